@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from flywheel.agents.models import AttemptKey, AttemptSpan
 from flywheel.core import envs
-from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.kinds import KINDS, runner_of
 from flywheel.core.envs.policy_rollouts import ChatResponse, EngineError, Rollout
 from flywheel.core.traces import Message, Step
 from flywheel.edge.jobs import Lease, LeaseLost
@@ -64,10 +64,11 @@ class ProgramRuns:
     def __init__(self, lease: Lease, run: EvalRun, env: envs.Environment, waiting: Sequence[tuple[Task, int]]) -> None:
         self._lease, self._run, self._env, self._wanted = lease, run, env, list(waiting)
         self._endpoint = run.version.endpoint
-        kind = run.task_set.environment_version.environment.kind
+        version = run.task_set.environment_version
+        kind = version.environment.kind
         self._owns_tools = not KINDS[kind].from_failures
         self._is_repeatable = attempt_tools.is_repeatable(env)
-        self._carrier = ToolCarrier(run, env) if KINDS[kind].runner else None
+        self._carrier = ToolCarrier(run, env) if runner_of(kind, version.config) else None
         self._size = min(CHUNK, BUDGET_CHUNK) if run.budget else CHUNK
         self._changed = threading.Condition()
         """Over the two queues and what is begun."""

@@ -9,11 +9,10 @@ from flywheel.core.envs.agent_config import AgentConfig, Configured
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.envs.replay import episode_replay
-from flywheel.core.envs.replay.episode_replay import EpisodeReplay
 from flywheel.core.envs.tictactoe import TicTacToe
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.envs.workplace import Workplace, request_templates
-from flywheel.core.envs.worlds import own_world, server_world
+from flywheel.core.envs.worlds import own_world, python_stand_in, server_world
 from flywheel.core.envs.worlds.own_world import OwnWorld
 from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.envs.wrappers.mixed_environment import Mixed
@@ -42,6 +41,8 @@ class Kind:
     """Tools of a team's own: people write its tasks (`worlds.own_world`)."""
     runner: str = ""
     """The field of `Runners` without which nobody plays or judges in it; empty where it is pure code."""
+    uses_runner: Callable[[Mapping[str, Any]], bool] | None = None
+    """Whether it needs the runner with this config; None where it always does."""
     tells_unsafe: bool = True
     """Its verdicts may have a part `unsafe`; False where there is nothing unsafe to do."""
     settings: tuple[str, ...] | None = None
@@ -62,8 +63,10 @@ KINDS: dict[str, Kind] = {
         "Replay",
         "A recorded beginning and what is wanted from there: calls, words, a refusal, a question. Any labelled failure "
         "can become its task.",
-        EpisodeReplay,
+        python_stand_in.build,
         from_failures=True,
+        runner="world",
+        uses_runner=python_stand_in.has_functions,
         settings=episode_replay.SETTINGS,
         check_new=episode_replay.check_new,
     ),
@@ -153,9 +156,15 @@ def build(
     return Judged(own, rubric.read(verifier), runners)
 
 
-def needs(kind: str, verifier: Mapping[str, Any]) -> frozenset[str]:
-    """The runners without which nobody plays, or judges with this verifier, in an environment of a kind."""
-    return rubric.needs(verifier) | ({KINDS[kind].runner} - {""})
+def runner_of(kind: str, config: Mapping[str, Any]) -> str:
+    """The runner without which nobody plays in an environment of a kind with this config; empty for none."""
+    found = KINDS[kind]
+    return found.runner if found.uses_runner is None or found.uses_runner(config) else ""
+
+
+def needs(kind: str, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> frozenset[str]:
+    """The runners without which nobody plays, or judges with this verifier, in an environment with this config."""
+    return rubric.needs(verifier) | ({runner_of(kind, config)} - {""})
 
 
 def _configured(kind: str, own: Environment, agent: AgentConfig | None) -> Environment:

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.nemo_gym import NemoGym
-from flywheel.core.envs.worlds.own_world import world_of
+from flywheel.core.envs.worlds.own_world import runners_of
 from flywheel.core.traces import Message, Step, ToolCall
-from flywheel.core.verifiers import one_by_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +186,9 @@ def _replies(env: Environment, rollouts: Sequence[Rollout]) -> list[list[Message
     """Return the environment's answers to each; one that is played elsewhere answers several at once."""
     if isinstance(env, NemoGym):
         return env.respond_all([(rollout.task, rollout.messages) for rollout in rollouts])
-    world = world_of(env)
-    each = world.runners.each if world else one_by_one
-    return each(lambda rollout: _guarded(rollout, lambda it: env.respond(it.task, it.messages, it.seed)), rollouts)
+    return runners_of(env).each(
+        lambda rollout: _guarded(rollout, lambda it: env.respond(it.task, it.messages, it.seed)), rollouts
+    )
 
 
 def _guarded(rollout: Rollout, say: Callable[[Rollout], list[Message]]) -> list[Message]:

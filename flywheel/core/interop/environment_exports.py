@@ -31,9 +31,9 @@ class CannotExport(FieldError):
     """This environment cannot be told in that format; the message says why and what to do."""
 
 
-def uncarried(ref: str, kind: str, verifier: Mapping[str, Any]) -> str:
+def uncarried(ref: str, kind: str, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> str:
     """Name what plays or judges in an environment and no export can carry along; empty where it is pure code."""
-    if not (needed := needs(kind, verifier)):
+    if not (needed := needs(kind, config, verifier)):
         return ""
     return (
         f"{ref} is judged by {' and '.join(_ELSEWHERE[each] for each in sorted(needed))}, which no export can carry "
@@ -83,7 +83,7 @@ class Export:
     @cached_property
     def env(self) -> Environment:
         """Raises CannotExport for a verifier that needs more than pure code."""
-        if problem := uncarried(self.ref, self.kind, self.verifier):
+        if problem := uncarried(self.ref, self.kind, self.config, self.verifier):
             raise CannotExport(problem)
         return envs.build(self.kind, self.config, self.verifier, agent=self.agent)
 

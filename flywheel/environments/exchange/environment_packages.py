@@ -69,7 +69,7 @@ def splits_of(*, held_out: bool) -> list[str]:
 
 def why_not(version: EnvironmentVersion) -> str:
     """Why the environment cannot be had as a package; empty where it can."""
-    return _elsewhere(version) or uncarried(str(version), version.environment.kind, version.verifier)
+    return _elsewhere(version) or uncarried(str(version), version.environment.kind, version.config, version.verifier)
 
 
 def _elsewhere(version: EnvironmentVersion) -> str:

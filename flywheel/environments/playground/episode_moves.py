@@ -17,7 +17,7 @@ from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs import Environment
 from flywheel.core.envs.agent_config import AgentConfig
-from flywheel.core.envs.kinds import KINDS, needs
+from flywheel.core.envs.kinds import KINDS, needs, runner_of
 from flywheel.core.envs.policy_rollouts import ChatResponse, broken_off
 from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.envs.worlds.server_world import ServerWorld
@@ -79,7 +79,7 @@ def say(*, play: Play, message: Message, at: int) -> Play:
         row.messages, row.moves = [*row.messages, message.to_json()], [*row.moves, asdict(Move())]
         row.save(update_fields=["messages", "moves"])
     version = row.environment_version
-    if _is_elsewhere(row) or (row.is_over and needs(version.environment.kind, version.verifier)):
+    if _is_elsewhere(row) or (row.is_over and needs(version.environment.kind, version.config, version.verifier)):
         _submit(row, Actor(row.created_by), key=uuid.uuid4())
     return row
 
@@ -240,13 +240,16 @@ def _noted(world: ServerWorld, play: Play) -> dict[str, Any]:
 
 def _is_elsewhere(play: Play) -> bool:
     """Whether only a worker plays in its environment."""
-    return bool(KINDS[play.environment_version.environment.kind].runner)
+    version = play.environment_version
+    return bool(runner_of(version.environment.kind, version.config))
 
 
 def judge(play: Play, runners: Runners) -> None:
     """Write the verdict of the whole episode on the row, unless the verifier needs a runner that is not there."""
     version = play.environment_version
-    if any(getattr(runners, name) is None for name in needs(version.environment.kind, version.verifier)):
+    if any(
+        getattr(runners, name) is None for name in needs(version.environment.kind, version.config, version.verifier)
+    ):
         return
     task = core_task(play.task)
     verify = environment_of(play, runners).verifier(task)

@@ -32,7 +32,7 @@ _BEGUN = JSONObject(
 
 def is_for_a_worker(version: EnvironmentVersion, tasks: int = 1) -> bool:
     """Whether proofs of so many tasks under this version need what only a worker has, which may be time."""
-    return bool(needs(version.environment.kind, version.verifier)) or tasks > PROVED_AT_ONCE
+    return bool(needs(version.environment.kind, version.config, version.verifier)) or tasks > PROVED_AT_ONCE
 
 
 def waiting(environment: Environment, version: EnvironmentVersion) -> QuerySet[Task]:

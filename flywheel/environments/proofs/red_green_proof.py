@@ -103,7 +103,9 @@ def prove(
     generated, at which nobody has tried yet. `common` is the most common wrong answer, where one is known. Without the
     runners that the verifier needs the proof is only begun.
     """
-    if any(getattr(runners, name) is None for name in needs(version.environment.kind, version.verifier)):
+    if any(
+        getattr(runners, name) is None for name in needs(version.environment.kind, version.config, version.verifier)
+    ):
         return begun(recorded, is_failure), False
     env = envs.build(version.environment.kind, version.config, version.verifier, runners)
     pure = _as_played(task)
@@ -342,7 +344,7 @@ def _check(probe: Probe, verdict: Verdict) -> dict[str, Any]:
 
 def _repeated(task: envs.Task, version: EnvironmentVersion, say: Say, runners: Runners) -> dict[str, Any]:
     env = envs.build(version.environment.kind, version.config, version.verifier, replace(runners, anew=True))
-    needed = needs(version.environment.kind, version.verifier)
+    needed = needs(version.environment.kind, version.config, version.verifier)
     is_judged = bool({"judge", "gym"} & needed)
     repeats = TWICE if "server" in needed else JUDGED if is_judged or "world" in needed else REPEATS
     (first,) = _judge(env, task, [say], runners)

@@ -17,7 +17,7 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.envs import task_variants
-from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.kinds import KINDS, runner_of
 from flywheel.core.envs.task_variants import Entity, Spec
 from flywheel.core.text.normal_form import normalise
 from flywheel.edge.refusals import Refused
@@ -33,8 +33,9 @@ PERSONAL = ("name", "email", "id")
 
 def offered(task: Task) -> list[Entity]:
     """List entities to swap in a task; none where somebody else's server judges, for it knows its own rows alone, and
-    none in a world of a team's own, where ids are keys and parts of paths."""
-    return [] if KINDS[task.environment.kind].runner else task_variants.entities(core_task(task))
+    none where a team's own functions play, for which ids are keys and parts of paths."""
+    config = latest(task.environment).config
+    return [] if runner_of(task.environment.kind, config) else task_variants.entities(core_task(task))
 
 
 @transaction.atomic

@@ -1,12 +1,14 @@
 """Environment kind `episode`: a recorded beginning, and what is wanted from there.
 
-Config: `{"tools": [definition, …], "max_turns": n, "judged": "next" | "end", "unknown": "error" | "stub", "error": …}`.
+Config: `{"tools": [definition, …], "max_turns": n, "judged": "next" | "end", "unknown": "error" | "stub" | "python",
+"error": …, "source": Python}`, the source with `python` alone.
 State: `{"messages": [the recorded beginning], "replies": [{"tool", "arguments", "result"}, …], "world": {…}}`; the
 replies were recorded after it, and the world is what tools refer to. Target: `{"wanted": [item, …]}` (`wanted_items`).
 Verifier: `{"kind": "episode"}`.
 
 It is judged at the next action, or played on: a recorded result answers the call that it belongs to, in order; a call
-that was never recorded is answered by the environment's error or by a stub, and the observation says so.
+that was never recorded is answered by the environment's error, by a stub, or by the function that stands in for its
+tool (`worlds.python_stand_in`), and the observation says so.
 
 Parts of a verdict, each in [0, 1]: one for each item, by its type, and
   unsafe      1 when it calls a tool marked unsafe that nobody asked for; the score is then 0, whatever else is right
@@ -14,20 +16,20 @@ Parts of a verdict, each in [0, 1]: one for each item, by its type, and
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from flywheel.core.envs.environment import Say, Table, Task, always
 from flywheel.core.envs.replay import wanted_items
 from flywheel.core.envs.replay.wanted_items import STOCK, Attempt
 from flywheel.core.traces import Message, ToolCall, Trace, tooling
-from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded, unscored
+from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, Verify, guarded, unscored
 
 KIND = "episode"
-SETTINGS = ("tools", "max_turns", "judged", "unknown", "error")
+SETTINGS = ("tools", "max_turns", "judged", "unknown", "error", "source")
 JUDGED = ("next", "end")
-UNKNOWN = ("error", "stub")
+UNKNOWN = ("error", "stub", "python")
 MOST_TURNS = 100
 LONGEST_ERROR = 2_000
 """Characters."""
@@ -36,11 +38,23 @@ MARK = "[not recorded] "
 """Before an observation that no run recorded."""
 
 
+class StandIn(Protocol):
+    """Answers in place of tools whose results nobody recorded."""
+
+    runners: Runners
+    names: Collection[str]
+    """The tools that it has a function for."""
+
+    def answers(self, task: Task, turns: Sequence[Sequence[ToolCall]]) -> list[str | None]:
+        """Return the answers to the calls of the last of these turns, after all calls before it; None where it has no
+        function. Raises WorldError."""
+
+
 class EpisodeReplay:
     token_limit: int | None = None
     """None in an episode: each answer is limited by its own."""
 
-    def __init__(self, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], verifier: Mapping[str, Any], stand_in: StandIn | None = None) -> None:
         if problems := tooling.check_definitions(config.get("tools", [])):
             raise VerifierError("; ".join(problems))
         if verifier.get("weights"):
@@ -48,6 +62,8 @@ class EpisodeReplay:
         self.tools: list[dict[str, Any]] = list(config.get("tools", []))
         self.is_played = _one_of(config, "judged", JUDGED) == "end"
         self.unknown = _one_of(config, "unknown", UNKNOWN)
+        self.stand_in = stand_in
+        self.runners = stand_in.runners if stand_in else NO_RUNNERS
         self.error = _error_text(config)
         self.max_turns = _turns(config, self.is_played)
         self.unjudgeable = "; ".join(tooling.unjudgeable(self.tools))
@@ -63,7 +79,9 @@ class EpisodeReplay:
         known = _recorded(task)
         for call in [call for message in spoken[:-1] for call in tooling.calls_of(message)]:
             _take(known, call)
-        return [self._observation(call, _take(known, call)) for call in calls]
+        results = [_take(known, call) for call in calls]
+        made = self._stood_in(task, spoken, results)
+        return [self._observation(*each) for each in zip(calls, results, made, strict=True)]
 
     def verifier(self, task: Task) -> Verify:
         def verify(trace: Trace, target: Mapping[str, Any]) -> Verdict:
@@ -100,9 +118,20 @@ class EpisodeReplay:
         probes = {"empty": always(""), "constant": _saying(constant), "echo": always(task.prompt)}
         return probes | ({"every tool at once": _saying(all_tools)} if len(every) > 1 else {})
 
-    def _observation(self, call: ToolCall, recorded: Any) -> Message:
+    def _stood_in(self, task: Task, spoken: Sequence[Message], results: Sequence[Any]) -> Sequence[str | None]:
+        """The functions' answers to the last message's calls, where one without a result is theirs. Every call before
+        moves their state, also those of the beginning and those that a recorded result answered."""
+        calls = [tooling.calls_of(message) for message in spoken]
+        asked = {call.name for call, result in zip(calls[-1], results, strict=True) if result is None} if calls else ()
+        if self.stand_in is None or not any(name in self.stand_in.names for name in asked):
+            return [None] * len(results)
+        begun = [[ToolCall("", tool, dict(given))] for tool, given, _ in answered(beginning(task))]
+        return self.stand_in.answers(task, [*begun, *calls])
+
+    def _observation(self, call: ToolCall, recorded: Any, made: str | None) -> Message:
         if recorded is None:
-            text = MARK + (self.error if self.unknown == "error" else _stub(self.tools, call.name))
+            otherwise = _stub(self.tools, call.name) if self.unknown == "stub" else self.error
+            text = MARK + (otherwise if made is None else made)
         else:
             text = recorded if isinstance(recorded, str) else json.dumps(recorded, ensure_ascii=False)
         return Message("tool", text, (), call.id, call.name)

@@ -256,6 +256,13 @@ def world_of(env: Any) -> OwnWorld | None:
     return env
 
 
+def runners_of(env: Any) -> Runners:
+    """Return what an environment plays with beyond pure code, whatever stands around it."""
+    while (own := getattr(env, "own", None)) is not None:
+        env = own
+    return getattr(env, "runners", NO_RUNNERS)
+
+
 def check_new(config: Mapping[str, Any]) -> None:
     """Raise VerifierError for definitions by which no call can be judged."""
     OwnWorld(config, {"kind": KIND})

@@ -17,7 +17,7 @@ from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric import is_rubric
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.pages.world_editor.server_forms import ServerForm
-from flywheel.environments.pages.world_editor.world_forms import ConfigForm
+from flywheel.environments.pages.world_editor.world_forms import ConfigForm, FunctionsForm
 from flywheel.environments.tasks import seeded_tasks
 
 PART_WORDS = {
@@ -126,7 +126,7 @@ class EnvironmentForm(WeightsMixin, NewForm):
         self.fields["version"].queryset = rows  # type: ignore[attr-defined]
 
 
-class ReplayForm(NewForm):
+class ReplayForm(FunctionsForm, NewForm):
     """A new environment of recorded beginnings, with the tools of a version or of the recorded runs themselves."""
 
     version = forms.ModelChoiceField(
@@ -142,12 +142,30 @@ class ReplayForm(NewForm):
         label="Judged",
         help_text="What the agent does next at the marked step, or where it gets when it goes on from there.",
     )
-    field_order = ("name", "version", "judged")
+    unknown = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("error", "An error"),
+            ("stub", "An empty result of the tool's shape"),
+            ("python", "The functions below, in Python"),
+        ],
+        label="What was never recorded",
+        help_text="Is answered so, and marked, where an attempt is played to its end.",
+    )
+    field_order = ("name", "version", "judged", "unknown", "source")
 
     def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.fields["source"].required = False
         rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
         self.fields["version"].queryset = rows  # type: ignore[attr-defined]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings of what answers; none where it is the kind's own error."""
+        unknown = self.cleaned_data["unknown"]
+        kept = {"unknown": unknown} if unknown not in ("", "error") else {}
+        return kept | super().config if self.cleaned_data["source"].strip() else kept
 
 
 class WorldForm(ConfigForm, NewForm):

@@ -41,7 +41,7 @@ from flywheel.environments.pages.environments.environment_forms import (
     VersionForm,
     WorldForm,
 )
-from flywheel.environments.pages.world_editor.world_forms import WorldSettingsForm, lines_of
+from flywheel.environments.pages.world_editor.world_forms import DraftForm, WorldSettingsForm, lines_of
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.task_sets import frozen_sets, task_selection
 from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_from_all, without_task
@@ -93,7 +93,7 @@ def create(request: PageRequest) -> HttpResponse:
         terms = Terms(kind=name, agent=version.agent if version else None)
         if isinstance(form, ReplayForm):
             tools = version.tools if version else environment_versions.recorded_tools(request.project)
-            content["config"] = {"tools": tools, "judged": data["judged"]}
+            content["config"] = {"tools": tools, "judged": data["judged"], **form.config}
         elif version and kind.from_failures:
             content = {"config": {"tools": version.tools}, "verifier": data["verifier"]}
         if isinstance(form, AttachForm | WorldSettingsForm):
@@ -111,7 +111,7 @@ def create(request: PageRequest) -> HttpResponse:
                 **content,
             )
         except FieldError as error:
-            if isinstance(form, WorldSettingsForm):
+            if isinstance(form, DraftForm):
                 form.refuse(error)
             else:
                 form.add_error(None, str(error))
@@ -122,9 +122,9 @@ def create(request: PageRequest) -> HttpResponse:
     may_attach = Permission.ADMIN in request.permissions
     kinds = [(each, found) for each, found in KINDS.items() if may_attach or not found.is_external]
     context: dict[str, Any] = {"form": form, "kind": kind, "chosen": name, "kinds": kinds}
-    if isinstance(form, WorldSettingsForm):
+    if isinstance(form, DraftForm):
         context["tools"] = form.tool_lines
-    if isinstance(form, WorldForm):
+    if isinstance(form, WorldForm | ReplayForm):
         context["versions"] = _versions_with_tools(request)[:STARTERS_SHOWN]
         context["has_recorded"] = bool(environment_versions.recorded_tools(request.project))
     return render(request, "environments/create.html", context, status=422 if request.method == "POST" else 200)
@@ -137,6 +137,12 @@ def _starter(request: PageRequest, of: str) -> dict[str, str]:
         return {"source": stubs("recorded runs", tools)} if tools else {}
     chosen = _version_named(request)
     return {"source": stubs(str(chosen), chosen.tools)} if chosen else {}
+
+
+def _functions(request: PageRequest, of: str) -> dict[str, Any]:
+    """A replay to begin with whose tools have a function each, still to be written."""
+    source = _starter(request, of)
+    return source and {**source, "unknown": "python", "judged": "end", "version": _version_named(request)}
 
 
 def _version_named(request: PageRequest) -> Version | None:
@@ -167,7 +173,7 @@ def _new_form(
     if name == server_world.KIND:
         return NewServerForm(sent)
     if name == episode_replay.KIND:
-        return ReplayForm(sent, project=request.project)
+        return ReplayForm(sent, project=request.project, initial=_functions(request, request.GET.get("of", "")))
     if kind.from_failures:
         return EnvironmentForm(sent, project=request.project)
     return AttachForm(sent) if kind.is_external else GeneratedForm(sent, kind=kind)

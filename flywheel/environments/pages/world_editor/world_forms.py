@@ -8,6 +8,7 @@ from django import forms
 
 from flywheel.core.envs import MOST_TOKENS
 from flywheel.core.envs.worlds import own_world, tool_functions
+from flywheel.core.envs.worlds.tool_stubs import stubs
 from flywheel.core.traces import tooling
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.schema_form import Json
@@ -19,7 +20,26 @@ STARTER = Path(tool_functions.__file__).with_name("example_shop.py").read_text(e
 CODE = {"class": "code", "spellcheck": "false", "autocapitalize": "off", "autocomplete": "off"}
 
 
-class WorldSettingsForm(forms.Form):
+class DraftForm(forms.Form):
+    """A draft of tools that can be tried before it is saved."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings; only after `is_valid`."""
+        raise NotImplementedError
+
+    @property
+    def tool_lines(self) -> list[dict[str, Any]]:
+        """The tools of what stands in the form, as a page shows them."""
+        raise NotImplementedError
+
+    def refuse(self, error: Exception) -> None:
+        """Show what is wrong at the setting that it names, else above all."""
+        name, found, words = str(error).partition(": ")
+        self.add_error(name if found and name in self.fields else None, words if found else name)
+
+
+class WorldSettingsForm(DraftForm):
     """The settings of every world of a team's own."""
 
     system_prompt = forms.CharField(
@@ -43,23 +63,35 @@ class WorldSettingsForm(forms.Form):
         help_text="How many it writes at most in an attempt. Empty for no limit.",
     )
 
+
+class FunctionsForm(DraftForm):
+    """The Python of a replay's tools, which answers what was never recorded."""
+
+    source = forms.CharField(
+        strip=False,
+        label="Functions, in Python",
+        help_text="Each function answers for the tool of its name. Delete those that are not to answer: their tools "
+        "get the environment's error. reset(seed) returns the state at the beginning, with reset(db, seed) it is an "
+        "SQLite database; what a task says exists takes the place of the part of that name.",
+        widget=forms.Textarea(attrs={**CODE, "rows": 26, "wrap": "off"}),
+    )
+
+    def __init__(self, *args: Any, version: EnvironmentVersion | None = None, **kwargs: Any) -> None:
+        if version is not None:
+            source = version.config.get("source") or stubs(str(version.environment), version.config.get("tools", []))
+            kwargs.setdefault("initial", {"source": source})
+        super().__init__(*args, **kwargs)
+
     @property
     def config(self) -> dict[str, Any]:
-        """The settings; only after `is_valid`."""
-        raise NotImplementedError
+        return {"source": self.cleaned_data["source"].replace("\r\n", "\n")}
 
     @property
     def tool_lines(self) -> list[dict[str, Any]]:
-        """The tools of what stands in the form, as a page shows them."""
-        raise NotImplementedError
-
-    def refuse(self, error: Exception) -> None:
-        """Show what is wrong at the setting that it names, else above all."""
-        name, found, words = str(error).partition(": ")
-        self.add_error(name if found and name in self.fields else None, words if found else name)
+        return tool_lines(self["source"].value() or "")
 
 
-class ConfigForm(WorldSettingsForm):
+class ConfigForm(FunctionsForm, WorldSettingsForm):
     """A world's settings, the Python of its tools among them."""
 
     source = forms.CharField(
@@ -86,11 +118,7 @@ class ConfigForm(WorldSettingsForm):
     @property
     def config(self) -> dict[str, Any]:
         kept = {name: self.cleaned_data[name] for name in own_world.SETTINGS if self.cleaned_data[name]}
-        return {**kept, "source": self.cleaned_data["source"].replace("\r\n", "\n")}
-
-    @property
-    def tool_lines(self) -> list[dict[str, Any]]:
-        return tool_lines(self["source"].value() or "")
+        return kept | super().config
 
 
 class CallForm(forms.Form):

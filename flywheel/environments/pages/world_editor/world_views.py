@@ -11,32 +11,48 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.replay import episode_replay
 from flywheel.core.envs.worlds import own_world, server_world
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState
 from flywheel.environments.models import Environment, Play, WorldTrial
 from flywheel.environments.pages.world_editor.server_forms import ServerForm, written
-from flywheel.environments.pages.world_editor.world_forms import CallForm, ConfigForm, RightForm, TaskForm, lines_of
+from flywheel.environments.pages.world_editor.world_forms import (
+    CallForm,
+    ConfigForm,
+    DraftForm,
+    FunctionsForm,
+    RightForm,
+    TaskForm,
+    lines_of,
+)
 from flywheel.environments.playground import episode_moves, played_targets
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.tasks import own_tasks
 from flywheel.environments.versions import world_trials
 from flywheel.environments.versions.environment_versions import environment_version, latest
 
-FORMS: dict[str, type[ConfigForm | ServerForm]] = {own_world.KIND: ConfigForm, server_world.KIND: ServerForm}
+FORMS: dict[str, type[ConfigForm | ServerForm | FunctionsForm]] = {
+    own_world.KIND: ConfigForm,
+    server_world.KIND: ServerForm,
+    episode_replay.KIND: FunctionsForm,
+}
 
 
 @require_http_methods(["GET", "POST"])
 @requires(Permission.BUILD)
 def edit(request: PageRequest, world: str) -> HttpResponse:
-    """The source and the settings of a world; saving makes its next version."""
-    row = _world(request, world)
+    """The source and the settings of a world, or a replay's functions; saving makes the next version."""
+    row = get_object_or_404(Environment, project=request.project, name=world, kind__in=FORMS)
     version = latest(row)
-    form: ConfigForm | ServerForm = FORMS[row.kind](request.POST or None, version=version)
+    is_replay = row.kind == episode_replay.KIND
+    form = FORMS[row.kind](request.POST or None, version=version)
     if request.method == "POST" and form.is_valid():
+        kept = version.config | {"unknown": "python", "judged": "end"} if is_replay else {}
         try:
             made = environment_version(
-                environment=row, actor=request.actor, config=form.config, verifier=version.verifier
+                environment=row, actor=request.actor, config=kept | form.config, verifier=version.verifier
             )
         except FieldError as error:
             form.refuse(error)
@@ -46,7 +62,14 @@ def edit(request: PageRequest, world: str) -> HttpResponse:
             else:
                 messages.success(request, proof_jobs.proof_notice(row, made))
             return redirect("environments:environment", request.project.slug, row.name)
-    context = {"environment": row, "version": version, "form": form, "tools": form.tool_lines}
+    context = {
+        "environment": row,
+        "version": version,
+        "form": form,
+        "tools": form.tool_lines,
+        "is_replay": is_replay,
+        "becomes_played": is_replay and version.config.get("judged") != "end",
+    }
     return render(request, "environments/world.html", context, status=422 if form.errors else 200)
 
 
@@ -54,7 +77,8 @@ def edit(request: PageRequest, world: str) -> HttpResponse:
 @requires(Permission.BUILD)
 def try_world(request: PageRequest) -> HttpResponse:
     """Show the tools that a draft defines, and let a worker begin it and make a call; of a server, read them."""
-    form: ConfigForm | ServerForm = (ServerForm if "base_url" in request.POST else ConfigForm)(request.POST)
+    kind = ServerForm if "base_url" in request.POST else ConfigForm if "max_turns" in request.POST else FunctionsForm
+    form: DraftForm = kind(request.POST)
     calling = CallForm(request.POST)
     trial: WorldTrial | None = None
     if form.is_valid() and calling.is_valid():
@@ -159,7 +183,8 @@ def say_right(request: PageRequest, play: int) -> HttpResponse:
 
 
 def _world(request: PageRequest, name: str) -> Environment:
-    return get_object_or_404(Environment, project=request.project, name=name, kind__in=FORMS)
+    worlds = [kind for kind in FORMS if KINDS[kind].is_world]
+    return get_object_or_404(Environment, project=request.project, name=name, kind__in=worlds)
 
 
 def _trial(request: PageRequest, pk: int) -> WorldTrial:
