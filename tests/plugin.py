@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 _BEGUN = time.monotonic()
 _OWNER = "FLYWHEEL_TEST_HOME" not in os.environ
@@ -35,6 +36,8 @@ for variable in (
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a hundred processes would each compile everything anew
 sys.dont_write_bytecode = False
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright's loop runs beside the ORM in browser tests
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")  # a busy machine takes its time, also over a property (tests/waiting.py)
 
 _started = False
 if _OWNER and "DATABASE_URL" not in os.environ:

@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 import pytest
 from django import forms
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.edge.schema_form import ObjectForm, fields_of, json_or_text, texts_of
@@ -47,7 +47,6 @@ def objects(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     return schema, {name: draw(named[name][1]) for name in chosen} | more
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(objects())
 def test_an_allowed_object_that_is_shown_comes_back(case: tuple[dict[str, Any], dict[str, Any]]) -> None:
     schema, value = case

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Context, Proposal, detect
@@ -328,7 +328,6 @@ TRACES = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(TRACES, JSONS)
 def test_any_trace_gives_the_same_sound_proposals_each_time(trace: Trace, state: Any) -> None:
     context = Context(state=state, expected={"tool": "email.send", "arguments": state})

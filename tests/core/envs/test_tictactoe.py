@@ -98,7 +98,7 @@ def test_the_same_board_gets_the_same_reply_however_it_came_about() -> None:
         assert len(there) == 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SEEDS, st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from("XO"), SEEDS)
 def test_a_game_is_one_by_the_rules(seed: int, share: float, starts: str, policy: int) -> None:
     task = task_of(share, starts, seed)

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.core.envs import Task, build
@@ -74,7 +74,6 @@ def judge(answer: Message | str, task: Task = TASK) -> Verdict:
     return ENV.verifier(task)(Trace.from_messages("t", [*ENV.reset(task, 0), message]), task.target)
 
 
-@settings(deadline=None)
 @given(TASKS)
 def test_gold_scores_one(task: Task) -> None:
     verdict = judge(ENV.solve(task, []), task)
@@ -83,7 +82,6 @@ def test_gold_scores_one(task: Task) -> None:
     assert verdict.reason == "the right call"
 
 
-@settings(deadline=None)
 @given(TASKS)
 def test_probes_score_below_a_half(task: Task) -> None:
     for name, probe in ENV.probes(task).items():
@@ -113,7 +111,6 @@ ANY_JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(ANSWERS)
 def test_any_answer_gets_a_score_from_0_to_1_with_every_part(answer: str) -> None:
     verdict = judge(answer)
@@ -124,7 +121,6 @@ def test_any_answer_gets_a_score_from_0_to_1_with_every_part(answer: str) -> Non
     assert (verdict.success is True) == (verdict.parts["exact"] == 1.0)
 
 
-@settings(deadline=None)
 @given(ANY_JSON, ANY_JSON)
 def test_a_broken_target_or_state_never_raises(target: Any, state: Any) -> None:
     task = Task("t", "p", target, {"people": state} if not isinstance(state, dict) else state)

@@ -157,7 +157,7 @@ items = st.builds(
 
 
 @given(st.lists(items, max_size=6), st.lists(items, max_size=6))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_what_blocks_is_what_comparing_each_with_each_finds(train: list[Item], held_out: list[Item]) -> None:
     def same(one: Item, other: Item) -> bool:
         if one.id == other.id or one.sources & other.sources:

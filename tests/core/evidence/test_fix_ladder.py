@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.core.detectors.standard_buckets import BUCKETS
@@ -136,7 +136,6 @@ def test_the_buckets_that_fixes_aim_at_exist() -> None:
 RATES = st.none() | st.builds(lambda hits, n: proportion(min(hits, n), n), st.integers(0, 100), st.integers(0, 100))
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(list(BUCKETS)), st.integers(0, 50)),
     RATES,

@@ -75,7 +75,7 @@ def test_what_nobody_could_tell_is_counted_and_agrees_with_nothing() -> None:
     assert not found([*said(20, 20), *unknown, *unknown]).is_green
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(mostly_agreeing(), st.integers(0, 30), st.data())
 def test_the_order_does_not_matter_and_an_agreement_more_never_closes_it(
     judgements: list[Judgement], unscored: int, data: st.DataObject

@@ -109,7 +109,7 @@ def fisher(old: Tried, new: Tried) -> float:
     return float(fisher_exact(table, alternative="greater").pvalue)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(some_pairs(tasks=3, attempts=6))
 def test_how_likely_more_bad_attempts_are_is_fishers_of_every_way_they_could_have_fallen(pairs: Pairs) -> None:
     assert more_often({0: pairs[0]}) == pytest.approx(fisher(*pairs[0]))
@@ -123,7 +123,7 @@ def test_how_likely_more_bad_attempts_are_is_fishers_of_every_way_they_could_hav
     assert more_often(pairs) == pytest.approx(wanted)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @example({0: (Tried(8, 1), Tried(8, 6)), 1: (Tried(4, 2), Tried(5, 2, 1))})
 @given(some_pairs(tasks=2, attempts=6))
 def test_what_was_not_scored_could_change_nothing_where_a_suite_is_passed(pairs: Pairs) -> None:
@@ -147,7 +147,7 @@ def test_what_is_left_out_of_account_changes_nothing(more: int) -> None:
     assert more_often(pairs) == pytest.approx(wanted, rel=0, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @example({0: (Tried(12, 1), Tried(12, 12)), 1: (Tried(12, 1), Tried(12, 7))})
 @given(some_pairs(tasks=6, attempts=12))
 def test_a_task_is_worse_when_it_is_in_every_group_of_tasks_that_it_is_in(pairs: Pairs) -> None:

@@ -114,7 +114,7 @@ ROW = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(row=ROW | ANY, match=st.sampled_from(["words", "exact", "number"]))
 def test_whatever_stands_in_a_row_it_is_taken_or_refused(row: Any, match: str) -> None:
     with suppress(CannotTake):

@@ -147,7 +147,7 @@ LIKELY = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(document=LIKELY | ANY, rows=st.lists(st.dictionaries(KEYS, ANY) | ANY, max_size=2), request=WORDS)
 def test_whatever_stands_in_it_is_read_or_refused(document: Any, rows: list[Any], request: str) -> None:
     try:

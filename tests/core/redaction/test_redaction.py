@@ -299,7 +299,7 @@ VALUES = st.recursive(
 RULES = (Rule("numbers", r"\d{3,}", "number"), Rule("words", r"(?i)red\w*", "red"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(VALUES, st.sampled_from([SECRETS, STRICT, Redactor(Mode.SECRETS, b"k", RULES)]))
 def test_json_stays_json_and_twice_is_once(value: Any, redactor: Redactor) -> None:
     raw = dumps(value)
@@ -311,7 +311,7 @@ def test_json_stays_json_and_twice_is_once(value: Any, redactor: Redactor) -> No
     assert dumps(again) == dumps(json.loads(once))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.one_of(VALUES.map(dumps), st.binary(max_size=20)), max_size=6),
     st.sampled_from([SECRETS, STRICT, Redactor(Mode.SECRETS, b"k", RULES), Redactor(Mode.OFF)]),
@@ -328,7 +328,7 @@ def test_of_clean_texts_none_is_suspect() -> None:
     assert SECRETS.suspects([held, clean, held, held, clean]) == {0, 2, 3}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.one_of(
         st.binary(),

@@ -1,13 +1,12 @@
 """The form in which texts are compared: what it makes equal, and what it keeps apart."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.core.text.normal_form import normalise
 
 
 @given(st.text(min_size=1, max_size=60))
-@settings(deadline=None)
 def test_normalising_again_changes_nothing(text: str) -> None:
     assert normalise(normalise(text)) == normalise(text)
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.core.traces import Message, ToolCall
@@ -44,14 +44,12 @@ JSONS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1), st.dictionaries(st.text(), JSONS, max_size=3))
 def test_a_call_written_as_text_is_read_back(name: str, arguments: dict[str, Any]) -> None:
     parsed = parse_call(said(call_text(name, arguments)))
     assert parsed.call == ToolCall("", name, arguments)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_a_call_or_has_a_problem(text: str) -> None:
     parsed = parse_call(said(text))

@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.core.traces import Conversation, Message, Step, ToolCall, Trace, conversation, told_twice
@@ -79,7 +79,6 @@ def test_messages_survive_storage() -> None:
         assert Message.from_json(json.loads(json.dumps(message.to_json()))) == message
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["user", "tool", "assistant"]), st.sampled_from(["yes", "no"])), max_size=12))
 def test_growing_history_reads_as_the_messages_themselves(talk: list[tuple[str, str]]) -> None:
     """A chat sent call by call, each with all before it, reads as if it had been sent once."""

@@ -26,7 +26,7 @@ def test_figures_are_as_the_literature_defines_them(metric: str, text: str, want
     assert similarity(metric, text, wanted) == pytest.approx(figure, abs=5e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(metric=st.sampled_from(METRICS), text=st.text("ab c", max_size=30), wanted=st.text("ab c", max_size=30))
 def test_a_figure_is_a_share(metric: str, text: str, wanted: str) -> None:
     assert 0.0 <= similarity(metric, text, wanted) <= 1.0 + 1e-9

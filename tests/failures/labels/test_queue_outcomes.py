@@ -174,7 +174,7 @@ def check(row: Trajectory, items: list[QueueItem]) -> None:
         assert item.said_by == sorted(review.reviewer_id for review in said)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(MOVES)
 def test_whatever_people_do_items_and_decisions_agree(
     cast: Cast, row: Trajectory, put: Put, moves: list[tuple[str, str, str, int]]

@@ -341,7 +341,7 @@ def test_detectors_are_woken_after_the_commit(cast: Cast, post: Post, woken: lis
     body=st.binary(max_size=200)
     | st.builds(lambda cut, b: body_of(episode())[:cut] + b, st.integers(0, 900), st.binary(max_size=4))
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @pytest.mark.parametrize("content_type", [PROTOBUF, "application/json"])
 def test_no_body_breaks_the_server(post: Post, content_type: str, body: bytes) -> None:
     assert post(body, content_type).status_code in (200, 400)

@@ -94,7 +94,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(MOVES)
 def test_sums_are_what_adding_up_now_gives_whatever_happens(
     cast: Cast, build: Build, moves: list[tuple[str, int, dict[str, Any]]]

@@ -131,7 +131,7 @@ def test_text_without_a_word_asks_for_nothing() -> None:
     assert full_text.says(" …'\\:*& ") is None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.text(), st.text())
 def test_whatever_is_written_is_storable_and_found_by_its_own_words(build: Build, text: str, query: str) -> None:
     vectors = full_text.vectors(Trace("t", [said(text)]))

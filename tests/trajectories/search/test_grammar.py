@@ -123,7 +123,7 @@ NODES = st.recursive(_leaves, _grown, max_leaves=8)
 
 
 @given(node=NODES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_query_that_is_written_reads_as_the_same(node: Node) -> None:
     assert parse(show(node)).node == node
 
@@ -133,7 +133,7 @@ def test_a_query_that_is_written_reads_as_the_same(node: Node) -> None:
         st.sampled_from(["a", "or", "and", "not", "env:", "meta.x:", "(", ")", '"', ",", "-", " ", " ", ">1", "*", "é"])
     )
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_whatever_is_read_can_be_written_again(pieces: list[str]) -> None:
     try:
         node = parse("".join(pieces)).node

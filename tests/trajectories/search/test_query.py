@@ -220,6 +220,6 @@ FRAGMENTS = st.sampled_from(
 
 
 @given(pieces=st.lists(FRAGMENTS, max_size=12))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_bar_is_answered(db: None, pieces: list[str]) -> None:
     list(parse("".join(pieces)).apply(Trajectory.objects.all())[:1])

@@ -190,7 +190,7 @@ LEAVES: st.SearchStrategy[Node] = st.one_of(
 
 
 @given(node=st.recursive(LEAVES, _grown, max_leaves=6))
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_the_database_finds_what_a_slow_reading_finds(rows: list[Trajectory], node: Node) -> None:
     query = parse(grammar.show(node))
     assert not query.problems

@@ -119,7 +119,7 @@ def test_calls_that_continue_each_other_are_one_trajectory(cast: Cast, session: 
 
 @pytest.mark.parametrize("session", ["s-1", ""])
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_neither_order_nor_grouping_nor_repetition_matters(cast: Cast, session: str, data: st.DataObject) -> None:
     project = Project.objects.create(slug=f"stitched-{next(slugs)}", name="Stitched")
     every = [*calls_of("A", 1, session), *calls_of("B", 11, session), *calls_of("C", 21, session and "s-2")]

@@ -411,18 +411,18 @@ def test_an_attempt_whose_puller_died_is_given_to_another(
     version = program_version(build, way="pull")
     run = submit(build, build.task_set(held_out=1), version, samples=1)
 
-    def claimed() -> dict[str, Any]:
+    def claimed(lease_s: float) -> dict[str, Any]:
         found: list[attempt_lifecycle.Claim] = []
 
         def is_there() -> bool:
-            found[:] = attempt_lifecycle.claim_some(version.agent, CODE, 1, 0.2)
+            found[:] = attempt_lifecycle.claim_some(version.agent, CODE, 1, lease_s)
             return bool(found)
 
         wait_for(is_there, "an attempt waits")
         return found[0].to_json(served)
 
     with worked(run):
-        dead, alive = claimed(), claimed()
+        dead, alive = claimed(0.2), claimed(PATIENCE_S)
         assert dead["attempt"] != alive["attempt"]
         assert status_of(dead["result_url"], {"output": "late"}, dead["api_key"]) == 404
         post(alive["result_url"], {"output": "Done."}, alive["api_key"])

@@ -367,7 +367,7 @@ def test_bootstrap_says_when_it_is_undefined() -> None:
     assert "at least 5" in estimates.paired_bootstrap(ones[:4], ones[:4], ratio, seed=0).reason
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     values=st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(0, 7)), min_size=8, max_size=40),
     q=st.sampled_from([0.0, 0.05, 0.5, 0.95, 1.0]),

@@ -271,7 +271,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(values)
 def test_payloads_take_everything(value: Any) -> None:
     for given_value in (value, json.dumps(value)):

@@ -352,7 +352,7 @@ def mangled(draw: st.DrawFn) -> Span:
     return Span(span.trace_id, span.span_id, name=span.name, scope=span.scope, attributes=kept, events=events)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(mangled())
 def test_no_span_is_too_mangled_to_be_read(span: Span) -> None:
     facts = span_meaning.facts(span)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.core.traces import Trace
@@ -256,7 +256,6 @@ JSONS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSONS, st.sampled_from(["auto", *FORMATS]), st.sampled_from(["", "steps", "messages", "agent", "extra"]))
 def test_any_json_is_a_trace_or_an_error(value: Any, format: str, place: str) -> None:
     if place:
@@ -266,7 +265,6 @@ def test_any_json_is_a_trace_or_an_error(value: Any, format: str, place: str) ->
         assert (parsed.trace is None) == bool(parsed.error)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_any_line_is_a_trace_or_an_error(line: bytes) -> None:
     for parsed in parse_jsonl([line]):

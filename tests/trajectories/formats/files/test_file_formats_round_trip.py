@@ -106,13 +106,13 @@ def there_and_back(trace: Trace, format: str) -> Trace:
     return found[0].trace
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(traces, st.sampled_from(sorted(DUMPS)))
 def test_any_trajectory_survives_every_export(trace: Trace, format: str) -> None:
     assert picture(there_and_back(trace, format)) == picture(trace)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(traces, st.permutations(sorted(DUMPS)))
 def test_and_one_export_after_another(trace: Trace, order: list[str]) -> None:
     back = trace
@@ -213,7 +213,7 @@ def test_nothing_of_a_step_is_forgotten() -> None:
 ODD = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.none()) | st.just({"a": 1})
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_tampered_export_is_read_or_refused(data: st.DataObject) -> None:
     step = Step("x1", "assistant", output=[Message("assistant", "ok", (ToolCall("a", "f", {}),))], sampling=EXACT)

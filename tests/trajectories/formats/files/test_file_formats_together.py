@@ -83,7 +83,7 @@ PLACES = [(name, path) for name, row in EXAMPLES.items() for path in holes(row)]
 ODD: list[Any] = [None, True, -1, 2**70, 1.5, "", "x", "\x00", "\ud800", [], [1], [[]], {}, {"a": None}, [{}], [None]]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.sampled_from(PLACES), st.sampled_from(ODD), st.booleans())
 @example(("langfuse", ("scores", 0, "value")), [], False)
 def test_anything_anywhere_is_a_trace_or_an_error(place: tuple[str, Any], odd: Any, is_named: bool) -> None:

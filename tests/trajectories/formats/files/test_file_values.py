@@ -73,7 +73,7 @@ def test_reading_ends_with_its_time_even_where_nothing_stands(content: bytes) ->
         list(parse_file(io.BytesIO(content), bounds=Bounds(seconds=0.5, begun=time.monotonic() - 1)))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=200), st.sampled_from([b"", b"PK\x03\x04", b"PAR1", b"\x1f\x8b\x08", b"[", b"{", b"a,b\n"]))
 def test_any_bytes_are_read_or_refused(content: bytes, magic: bytes) -> None:
     try:

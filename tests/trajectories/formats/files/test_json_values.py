@@ -12,7 +12,7 @@ from flywheel.trajectories.formats.files.json_values import json_values
 from tests.trajectories.formats.exports import chat, first_messages, of_bytes
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.recursive(st.text() | st.floats(allow_nan=False), lambda x: st.lists(x) | st.dictionaries(st.text(), x))

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -248,13 +248,11 @@ def test_spans_of_many_traces_in_any_order_become_traces_in_order_of_start() -> 
     assert batch.received == 4
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([otlp_traces.PROTOBUF, otlp_traces.JSON]))
 def test_random_bytes_raise_nothing_but_format_error(body: bytes, content_type: str) -> None:
     parse_or_refuse(body, content_type)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_flipped_bytes_raise_nothing_but_format_error(data: st.DataObject) -> None:
     body = bytearray(WHOLE)
@@ -297,7 +295,6 @@ JSONS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(JSONS, max_size=3))
 def test_json_of_the_wrong_types_raises_nothing_but_format_error(items: list[Any]) -> None:
     for value in (

@@ -174,7 +174,7 @@ def test_both_encodings_say_the_same(name: str) -> None:
     assert as_json.events == as_protobuf.events
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_whatever_the_bytes_nothing_but_a_format_error_is_raised(data: st.DataObject) -> None:
     body = bytearray(protobuf(record(), record("gen_ai.choice")).SerializeToString())
@@ -202,7 +202,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(st.sampled_from(list(record())), json_values), json_values)
 def test_whatever_the_json_every_record_is_counted(fields: dict[str, Any], odd: Any) -> None:
     read = decode(record() | fields, odd)

@@ -53,7 +53,7 @@ def spoken(draw: st.DrawFn) -> Span:
     return Span("1" * 32, "2" * 16, attributes=SPEAKING | given | extra, scope=scope)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(mangled() | mixed() | spoken() | spoken())
 def test_calls_and_questions_are_those_of_the_messages(span: Span) -> None:
     for kind in ("assistant", "agent"):
@@ -71,7 +71,7 @@ def test_a_plain_answer_takes_the_short_way() -> None:
     assert span_meaning.calls(span, attribute_plans.of(span.attributes)) == {"find"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(mangled() | mixed(), st.randoms())
 def test_facts_do_not_depend_on_the_order_of_attributes(span: Span, random: Any) -> None:
     facts, tools = span_meaning.facts(span), span_meaning.tools(span)

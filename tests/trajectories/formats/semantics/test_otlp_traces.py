@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.trace import Tracer
 
@@ -389,7 +389,6 @@ EVENTS = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(PAIRS, st.lists(st.fixed_dictionaries({"name": EVENTS, "attributes": PAIRS}), max_size=3))
 def test_attributes_of_any_type_under_any_known_name_never_raise(pairs: Any, events: Any) -> None:
     batch = otlp_traces.traces_of(
