@@ -49,11 +49,11 @@ def sweep() -> int:
     for model in kinds():
         silent = Q(state=State.RUNNING, lease_until__lt=Now())
         waiting = model._default_manager.filter(Q(state=State.QUEUED) & stale | silent)
+        # A locked row is skipped: who has it writes just now, or was stopped, and nothing may stand still for that.
+        free = waiting.select_for_update(skip_locked=True)
         with transaction.atomic():
-            # A locked row is skipped: who has it writes just now, or was stopped, and nothing may stand still for that.
-            free = list(waiting.select_for_update(skip_locked=True).order_by("id").values_list("pk", flat=True))
-            count += model._default_manager.filter(pk__in=free).update(nudged_at=Now())
-        announced = model._default_manager.filter(pk__in=free[:WAKE_UPS_AT_ONCE]).order_by("id")
+            announced = list(free.order_by("id")[:WAKE_UPS_AT_ONCE])
+            count += model._default_manager.filter(pk__in=free.values("pk")).update(nudged_at=Now())
         for job in announced:
             job.nudge()
     return count

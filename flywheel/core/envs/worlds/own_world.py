@@ -249,18 +249,22 @@ class OwnWorld:
         return EndState(self.play(task, []).state, end.state, end.rows)
 
 
+def innermost(env: Any) -> Any:
+    """The environment itself, without what stands around it."""
+    while (own := getattr(env, "own", None)) is not None:
+        env = own
+    return env
+
+
 def world_of(env: Any) -> OwnWorld | None:
     """The world that an environment plays in, whatever stands around it; None for one of another kind."""
-    while env is not None and not isinstance(env, OwnWorld):
-        env = getattr(env, "own", None)
-    return env
+    found = innermost(env)
+    return found if isinstance(found, OwnWorld) else None
 
 
 def runners_of(env: Any) -> Runners:
     """Return what an environment plays with beyond pure code, whatever stands around it."""
-    while (own := getattr(env, "own", None)) is not None:
-        env = own
-    return getattr(env, "runners", NO_RUNNERS)
+    return getattr(innermost(env), "runners", NO_RUNNERS)
 
 
 def check_new(config: Mapping[str, Any]) -> None:

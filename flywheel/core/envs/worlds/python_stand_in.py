@@ -11,7 +11,7 @@ from typing import Any
 
 from flywheel.core.envs.environment import Task
 from flywheel.core.envs.replay.episode_replay import EpisodeReplay
-from flywheel.core.envs.worlds.own_world import KIND, OwnWorld
+from flywheel.core.envs.worlds.own_world import KIND, OwnWorld, innermost
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.verifiers import NO_RUNNERS, Runners, VerifierError
 
@@ -37,9 +37,7 @@ class PythonStandIn:
 
 def stand_in_of(env: Any) -> PythonStandIn | None:
     """The functions that answer in an environment, whatever stands around it; None where none is asked."""
-    while (own := getattr(env, "own", None)) is not None:
-        env = own
-    found = env.stand_in if isinstance(env, EpisodeReplay) else None
+    found = getattr(innermost(env), "stand_in", None)
     return found if isinstance(found, PythonStandIn) else None
 
 
