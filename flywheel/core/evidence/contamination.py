@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from flywheel.core.digests import canonical, read_json
 from flywheel.core.envs.environment import Task
+from flywheel.core.envs.replay import user_turns
 from flywheel.core.envs.replay.episode_replay import beginning
 from flywheel.core.envs.replay.wanted_items import STOCK
 from flywheel.core.evidence.similarity import near_duplicates
@@ -68,6 +69,8 @@ class Item:
     """The state that it begins in; empty where that is not known."""
     begun: str = ""
     """All that came before the answer, of a row whose prompt is a run under way; empty for one that is a request."""
+    later: str = ""
+    """What a user may say in an attempt, after its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,7 @@ def item_of_task(task: Task, *, place: str = "", sources: Iterable[str] = ()) ->
         answers=wanted_of(task.target),
         sources=frozenset(filter(None, [task.cluster, *sources])),
         world=canonical(task.state).decode(),
+        later="\n".join(line["say"] for line in user_turns.lines_in(task.state)),
     )
 
 
@@ -307,10 +311,11 @@ def _is_same_answer(row: Item, task: Item) -> bool:
 
 
 def _passages(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
-    """The longest-known sign of a leak: a run of words in a request or an answer that both have."""
+    """The longest-known sign of a leak: a run of words in a request, a later turn or an answer that both have."""
     hits: dict[int, tuple[list[_Read], str]] = {}
     for train, asked in (
         ([row.text for row in rows], [task.text for task in tasks]),
+        ([_said_text(row) for row in rows], [normalise(task.item.later) for task in tasks]),
         ([_answer_text(row) for row in rows], [_answer_text(task) for task in tasks]),
     ):
         ends = _ends(rows, train)
@@ -319,6 +324,10 @@ def _passages(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding
             hits.setdefault(at, ([kept[place] for place in places], words))
     for at, (same, words) in sorted(hits.items()):
         yield _finding("passage", tasks[at], same, _clip(words))
+
+
+def _said_text(read: _Read) -> str:
+    return " ".join(filter(None, [read.text, normalise(read.item.later)]))
 
 
 def _answer_text(read: _Read) -> str:

@@ -236,9 +236,10 @@ def _how(env: Environment) -> str:
         )
     what = "A call" if env.max_turns == 1 else f"At most {env.max_turns} calls"
     counts = "counts; further ones are not looked at" if env.max_turns == 1 else "count"
+    ends = "ends with an answer in words" if env.max_turns == 1 else "prints an answer, or that it was the last word"
     return (
         "`environment call TOOL '{\"argument\": …}'` calls a tool and prints what it answers; `environment say TEXT` "
-        f"ends with an answer in words. {what} {counts}."
+        f"{ends}. {what} {counts}."
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flywheel.core.envs import Task
-from flywheel.core.envs.replay import wanted_items
+from flywheel.core.envs.replay import user_turns, wanted_items
 from flywheel.core.envs.replay.episode_replay import beginning, explain_cut
 from flywheel.core.interop import foreign_tasks
 from flywheel.core.interop.foreign_tasks import (
@@ -109,6 +109,12 @@ def _exported(row: Mapping[str, Any], name: str, tools: Sequence[Mapping[str, An
         raise CannotTake("the recorded messages or replies are not as an export writes them", field="state") from None
     if problem:
         raise CannotTake(problem, field="state.messages")
+    try:
+        user_turns.check_turns(state.get("turns", []))
+        user_turns.check_script(state.get("script", []))
+    except VerifierError as error:
+        where, _, problem = str(error).partition(": ")
+        raise CannotTake(problem, field=f"state.{where}") from None
     if not all(isinstance(tool, str) and isinstance(given, dict) for tool, given, _ in replies):
         raise CannotTake("a reply names its tool and its arguments", field="state.replies")
     return task

@@ -67,9 +67,9 @@ class EnvironmentIn(Body):
     kind: str = "tool_call"
     config: dict[str, Any] = {}
     """Settings of a kind that makes its own tasks; its defaults when left out. Of `episode`, `{"tools", "max_turns",
-    "judged", "unknown", "error", "source"}`. Of `world`, `{"source", "start", "system_prompt", "max_turns",
-    "token_limit"}`. Of `nemo_gym`, `{"base_url", "tools", "max_turns", "token_limit"}`, which wants a key with the
-    scope `admin` too."""
+    "judged", "unknown", "error", "source", "user", "script"}`. Of `world`, `{"source", "start", "system_prompt",
+    "max_turns", "token_limit"}`. Of `nemo_gym`, `{"base_url", "tools", "max_turns", "token_limit"}`, which wants a key
+    with the scope `admin` too."""
     held_out_share: float = 0.4
     sealed_share: float | None = None
     """Of all sources, out of those held out: nobody looks at these tasks, and only a candidate's final comparison asks

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flywheel.core.envs.replay.episode_replay import answered, explain_cut
+from flywheel.core.envs.replay.user_turns import recorded_turns
 from flywheel.core.envs.replay.wanted_items import is_exact_call
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.traces import Message, Trace, tooling
@@ -37,11 +38,14 @@ def content_of(
     asked = requests_in(begun)
     if problem := explain_cut(begun):
         raise Refused(problem)
-    later = answered([message for message in trace.conversation() if message.role != "system"])[len(answered(begun)) :]
+    whole = [message for message in trace.conversation() if message.role != "system"]
+    later = answered(whole)[len(answered(begun)) :]
     state: dict[str, Any] = {
         "messages": [message.to_json() for message in begun],
         "replies": [{"tool": name, "arguments": arguments, "result": result} for name, arguments, result in later],
     }
+    if turns := recorded_turns(begun, whole[len(begun) :], wanted, is_failure=failure.is_failure):
+        state["turns"] = turns
     return Content(asked[-1], state | ({"world": dict(world)} if world else {}), {"wanted": wanted})
 
 

@@ -4,7 +4,7 @@ Whoever makes something that is learnt from, examples, prompts or datasets, asks
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db.models import Q
@@ -12,6 +12,7 @@ from django.db.models import Q
 from flywheel.accounts.models import Project
 from flywheel.core import envs
 from flywheel.core.envs.replay.episode_replay import KIND, beginning
+from flywheel.core.envs.replay.user_turns import lines_in
 from flywheel.core.evidence.contamination import asked_in
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.traces import Message
@@ -21,6 +22,8 @@ from flywheel.trajectories.models import Trajectory
 
 LEAST_WORDS, LEAST_CHARACTERS = 4, 20
 """Of what a user says, for its words to be a task's own: "yes, please" stands in many prompts."""
+_SAID = ("messages", "turns", "script")
+"""Where a Replay's state has a user's words: before the attempt, and in it."""
 
 
 class Measured:
@@ -29,12 +32,15 @@ class Measured:
     def __init__(self, project: Project) -> None:
         members = TaskSetMember.objects.filter(task_set__project=project, split__in=MEASURED)
         tasks = Task.objects.filter(Q(split__in=MEASURED) | Q(pk__in=members.values("task")), project=project)
-        fields = ("pk", "cluster", "source_id", "prompt", "environment__kind", "state__messages")
-        rows = list(tasks.order_by().values_list(*fields))
+        fields = ("pk", "cluster", "source_id", "prompt", "environment__kind")
+        rows = list(tasks.order_by().values_list(*fields, *(f"state__{name}" for name in _SAID)))
         self.tasks = {pk for pk, *_ in rows}
         self.clusters = {cluster for _, cluster, *_ in rows if cluster}
         self.sources = {source for _, _, source, *_ in rows if source}
-        asked = [_Asked(prompt, messages if kind == KIND else None) for *_, prompt, kind, messages in rows]
+        asked = [
+            _Asked(prompt, dict(zip(_SAID, said, strict=True)) if kind == KIND else {})
+            for _, _, _, prompt, kind, *said in rows
+        ]
         self.beginnings = {each.beginning for each in asked} - {""}
         self.requests = {text for each in asked for text in each.requests}
 
@@ -45,7 +51,7 @@ class Measured:
             task.pk in self.tasks
             or task.cluster in self.clusters
             or (task.source_id is not None and task.source_id in self.sources)
-            or self._has_asked(_Asked(task.prompt, task.state.get("messages") if kind == KIND else None))
+            or self._has_asked(_Asked(task.prompt, task.state if kind == KIND else {}))
         )
 
     def has_beginning(self, messages: Sequence[Message]) -> bool:
@@ -72,12 +78,14 @@ class Measured:
 
 
 class _Asked:
-    """A task's beginning as it is compared: as a whole, and each text of a user that says something by itself. Its
-    messages are those of a Replay; in the state of any other kind they are a table of its world."""
+    """A task's beginning as it is compared: as a whole, and each text of a user that says something by itself, those of
+    later turns too. The state is that of a Replay; that of any other kind, a world's tables, is left out."""
 
-    def __init__(self, prompt: str, messages: Sequence[dict[str, Any]] | None) -> None:
+    def __init__(self, prompt: str, state: Mapping[str, Any]) -> None:
+        messages = state.get("messages") or ()
         begun = beginning(envs.Task("", prompt, {}, {"messages": messages})) if messages else []
-        said = [row["content"] for row in messages or () if row["role"] == "user"]
+        said = [row["content"] for row in messages if row["role"] == "user"]
+        said += [line["say"] for line in lines_in(state)]
         self.beginning = normalise(asked_in(begun) if begun else prompt)
         self.requests = {text for text in map(normalise, [prompt, *said]) if _says_something(text)}
 

@@ -344,3 +344,14 @@ def test_a_beginning_is_the_same_in_whatever_form_it_calls(form: str) -> None:
     begun = [Message("user", "Send it."), call, Message("tool", "sent", (), "c", "send")]
     written = [call_forms.write(message, form) if message.role == "assistant" else message for message in begun]
     assert asked_in(written) == asked_in(begun)
+
+
+def test_a_passage_of_what_a_user_says_later_in_a_task_is_found() -> None:
+    said = "please move it to the big blue room on the third floor and tell everybody who comes about it"
+    state = {"turns": [{"say": said, "after": "Where?", "calls": []}]}
+    held_out = item_of_task(Task("h-1", "Move it", {"wanted": []}, state))
+    row = {"task_id": "t-1", "prompt": [{"role": "user", "content": f"Hello, {said}"}], "completion": []}
+    assert levels([item_of_row(row)], [held_out]) == {"passage"}
+    assert levels([item_of_task(Task("t-2", "Meet me", {"wanted": []}, state))], [held_out]) == {"passage"}
+    tables = item_of_task(Task("h-2", "Move it", {"wanted": []}, {"turns": "x", "script": [3, {"say": 4}]}))
+    assert levels([item_of_row(row)], [tables]) == set()

@@ -83,7 +83,7 @@ KEY_NAMES = """
     prompt question messages input instruction responses_create_params choices answer ideal target
     wanted completion expected_calls calls state replies role from content value
     text tool_calls tool_call_id function name tool arguments result type match
-    or order paths weight info split cluster slice traces reward
+    or order paths weight turns script say after info split cluster slice traces reward
     id
 """
 KEYS = st.sampled_from(KEY_NAMES.split())
@@ -108,7 +108,10 @@ ROW = st.fixed_dictionaries(
         "completion": st.lists(MESSAGE, max_size=2) | ANY,
         "expected_calls": ANY,
         "target": st.fixed_dictionaries({"wanted": st.lists(ITEM, max_size=2) | ANY}) | ANY,
-        "state": st.fixed_dictionaries({"messages": st.lists(MESSAGE, max_size=2) | ANY, "replies": ANY}) | ANY,
+        "state": st.fixed_dictionaries(
+            {"messages": st.lists(MESSAGE, max_size=2) | ANY, "replies": ANY, "turns": ANY, "script": ANY}
+        )
+        | ANY,
         "info": ANY,
     },
 )
@@ -122,3 +125,20 @@ def test_whatever_stands_in_a_row_it_is_taken_or_refused(row: Any, match: str) -
     for kind in foreign_tasks.KINDS:
         with suppress(CannotTake):
             foreign_tasks.task_of(row, kind, TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("state", "field"),
+    [
+        ({"turns": [{"say": "Yes", "after": "Shall I?"}]}, "state.turns.0.calls"),
+        ({"turns": None}, "state.turns"),
+        ({"script": [{"say": "Yes", "when": "x"}]}, "state.script.0.when"),
+    ],
+)
+def test_turns_of_a_user_come_as_they_were_exported_or_say_what_is_wrong(state: dict[str, Any], field: str) -> None:
+    row = {"prompt": "Move it", "target": {"wanted": [{"type": "question", "text": ""}]}}
+    good = {"turns": [{"say": "Yes", "after": "Shall I?", "calls": []}], "script": [{"say": "Go on."}]}
+    assert episode_rows.task_of(row | {"state": good}, TOOLS).state == good
+    with pytest.raises(CannotTake) as caught:
+        episode_rows.task_of(row | {"state": state}, TOOLS)
+    assert caught.value.field == field

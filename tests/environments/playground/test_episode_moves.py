@@ -27,7 +27,7 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions import environment_versions, trials
 from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.environment_versions import environment, environment_version
-from tests.conftest import Build, Cast
+from tests.conftest import TOOLS, Build, Cast
 from tests.edge.posting import posted
 from tests.pages import page_of
 from workers.jobs import playground_moves
@@ -501,3 +501,40 @@ def test_a_verdict_that_was_stopped_can_be_asked_for_again(
     Play.objects.filter(pk=play.pk).update(verdict=None)
     told = client.post(asked, {"at": 1}, content_type="application/json", headers=headers)
     assert (told.status_code, told.json()["waiting"]["version"]) == (202, None)
+
+
+def test_a_replays_user_answers_who_plays_by_hand(cast: Cast, build: Build, sign_in: SignIn) -> None:
+    config = {
+        "tools": TOOLS,
+        "judged": "end",
+        "user": "script",
+        "script": [{"say": "On friday.", "after": "Which day?"}],
+    }
+    row = environment(
+        project=cast.project,
+        name="played",
+        actor=Actor(cast.builder),
+        config=config,
+        verifier={"kind": "episode"},
+        terms=Terms("episode"),
+    )
+    book = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
+    wanted = {"wanted": [{"type": "calls", "calls": [book]}]}
+    task = build.task(Split.TRAIN, row, prompt="Meet Bako", target=wanted, state={})
+    play = verbs.start(task=task, actor=Actor(cast.builder))
+    hinted = verbs.hint(play)
+    assert hinted is not None
+    assert hinted.content == "Which day?"
+    verbs.say(play=play, message=Message("assistant", "Which day is it?"), at=0)
+    play.refresh_from_db()
+    assert [message.content for message in verbs.conversation(play)][-1] == "On friday."
+    page = page_of(sign_in(cast.builder).get(reverse("environments:play", args=["acme", play.pk])))
+    assert "On friday." in page
+    assert "Environment</header>" not in page
+    call = ToolCall("c1", "calendar.create_event", {"person": "Bako", "day": "friday"})
+    verbs.say(play=play, message=Message("assistant", "", (call,)), at=1)
+    play.refresh_from_db()
+    verbs.say(play=play, message=Message("assistant", "Booked."), at=2)
+    play.refresh_from_db()
+    assert play.verdict is not None
+    assert (play.is_over, play.verdict["score"]) == (True, 1.0)

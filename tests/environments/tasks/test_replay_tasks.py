@@ -15,7 +15,7 @@ from flywheel.accounts.models import User
 from flywheel.core import envs
 from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.evidence.contamination import check, item_of_task
-from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.proofs.red_green_proof import failed_checks
@@ -29,6 +29,7 @@ from flywheel.failures.models import Failure
 from flywheel.training.datasets.dataset_builder import Speaker, demonstrations, reopened
 from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import TOOLS, Build, Cast
+from tests.pages import page_of
 
 FIND = {"name": "calendar.find", "parameters": {"type": "object", "properties": {"who": {"type": "string"}}}}
 SCREAM = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "monday"}}
@@ -225,3 +226,80 @@ def test_all_that_are_labelled_become_tasks_at_once(cast: Cast, build: Build, re
     assert (len(made.made), made.unproved) == (2, 0)
     assert list(made.refused) == ["the correction changes nothing: it is what the agent did at the marked step"]
     assert without_task(replay).count() == 1
+
+
+TALK = [
+    *RUN[:6],
+    Message("assistant", "He is free on friday. Shall I book it?"),
+    Message("user", "Yes, please."),
+    call(2, SCREAM),
+    Message("tool", "created", (), "c2", "calendar.create_event"),
+    Message("assistant", "Booked on monday."),
+    Message("user", "No, I meant friday."),
+]
+
+
+def test_a_task_keeps_what_the_user_said_later_and_not_what_corrects_the_failure(
+    cast: Cast, build: Build, replay: Environment
+) -> None:
+    task = make(cast, replay, failed(cast, run(build, TALK), RIGHT, "s4"))
+    assert (task.is_proved, failed_checks(task)) == (True, [])
+    assert task.state["turns"] == [{"say": "Yes, please.", "after": TALK[6].content, "calls": [LOOK]}]
+    env = envs.build("episode", {**replay.latest.config, "judged": "end"}, {"kind": "episode"})
+    said = [TALK[4], Message("assistant", "Bako is free on friday, shall I book it?"), call(3, RIGHT)]
+    messages = envs.episode(env, core_task(task), lambda _: said.pop(0) if said else Message("assistant", "Done."))
+    assert [message.content for message in messages if message.role == "user"][-1] == "Yes, please."
+    assert env.verifier(core_task(task))(Trace.from_messages("", messages), task.target).score == 1.0
+
+
+def test_a_task_of_a_run_in_which_nobody_spoke_again_is_as_it_was(
+    cast: Cast, build: Build, replay: Environment
+) -> None:
+    task = make(cast, replay, failed(cast, run(build), RIGHT))
+    assert sorted(task.state) == ["messages", "replies"]
+
+
+def test_a_script_that_tells_the_answer_makes_no_proved_task(cast: Cast, build: Build, replay: Environment) -> None:
+    tuesday = {"tool": RIGHT["tool"], "arguments": {"person": "Bako", "day": "tuesday"}}
+    line = {"say": "On tuesday, then.", "after": "Which day suits you instead?"}
+    failure = failed(cast, run(build), tuesday)
+
+    def made(name: str, line: dict[str, str]) -> Task:
+        env = environment(
+            project=cast.project,
+            name=name,
+            actor=Actor(cast.builder),
+            terms=Terms(kind="episode"),
+            config={"tools": [*TOOLS, FIND], "judged": "end", "user": "script", "script": [line]},
+            verifier={"kind": "episode"},
+        )
+        return make(cast, env, failure)
+
+    asked = made("asked", line)
+    assert (asked.is_proved, failed_checks(asked)) == (True, [])
+    speaker = Speaker(envs.build("episode", asked.environment.latest.config, {"kind": "episode"}), "")
+    pure = core_task(asked)
+    episode = envs.episode(speaker.env, pure, partial(speaker.env.solve, pure))
+    first, second, *_ = demonstrations(speaker, asked, episode, "corrected")
+    assert first["completion"][0]["content"] == line["after"]
+    assert second["prompt"][-1] == {"role": "user", "content": line["say"]}
+    assert second["completion"][0]["tool_calls"]
+    told = made("told", {"say": line["say"]})
+    assert (told.is_proved, [check["name"] for check in failed_checks(told)]) == (False, ["asks without a thought"])
+
+
+def test_the_page_of_a_task_shows_the_users_turns_as_the_text_that_they_are(
+    cast: Cast, build: Build, replay: Environment, sign_in: Callable[[User], Client]
+) -> None:
+    talk = [
+        *TALK[:6],
+        Message("assistant", "Shall I \u202e<b>book</b>?"),
+        Message("user", "<script>Yes\u202e</script>"),
+    ]
+    task = make(cast, replay, failed(cast, run(build, talk), RIGHT, "s4"))
+    page = page_of(sign_in(cast.viewer).get(reverse("environments:task", args=["acme", replay.name, task.number])))
+    turns = page[page.index("The user's turns") : page.index("Results by version")]
+    assert "not used while the next action is judged" in turns
+    assert "&lt;script&gt;Yes" in turns
+    assert "<b>" not in turns
+    assert "\u202e" not in turns

@@ -3,9 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from flywheel.core import envs
 from flywheel.core.envs.policy_rollouts import ChatResponse
-from flywheel.core.traces import Message, ToolCall
-from flywheel.evals.attempts.program_rollouts import Action, ModelCall, ToolUse, actions
+from flywheel.core.traces import Message, ToolCall, Trace
+from flywheel.evals.attempts.program_rollouts import Action, ModelCall, ToolUse, actions, follow
 
 BEGAN = datetime(2026, 11, 23, 12, tzinfo=UTC)
 TOOLS = [{"name": "mail.send", "parameters": {"type": "object"}}]
@@ -88,3 +89,18 @@ def test_calls_of_one_message_are_judged_in_the_order_in_which_they_were_carried
     [found] = actions([proposed], [used(2, "Bob", "first"), used(3, "Ann", "second")], None, tools=TOOLS)
     assert [call.arguments["to"] for call in found.message.tool_calls] == ["Bob", "Ann"]  # type: ignore[index]
     assert [result.content for result in found.results.values()] == ["first", "second"]
+
+
+def test_where_a_user_answers_the_program_has_another_turn() -> None:
+    config = {"tools": TOOLS, "judged": "end", "user": "script", "script": [{"say": "To Ann.", "after": "To whom?"}]}
+    env = envs.build("episode", config, {"kind": "episode"})
+    wanted = {"wanted": [{"type": "calls", "calls": [{"tool": "mail.send", "arguments": {"to": "Ann"}}]}]}
+    task = envs.Task("t-1", "Send it", wanted)
+    asked = [Action(Message("assistant", "To whom shall I send it?"), ChatResponse())]
+    messages, taken, users = follow(env, task, 0, env.reset(task, 0), asked)
+    assert (len(taken), users) == (1, [Message("user", "To Ann.")])
+    acts = actions([called(1, "", send("Ann")), called(3, "Sent.")], [used(2, "Ann")], "Sent.", tools=TOOLS)
+    messages, taken, users = follow(env, task, 0, [*messages, *users], acts)
+    assert [message.role for message in messages] == ["user", "assistant", "user", "assistant", "tool", "assistant"]
+    assert (len(taken), users) == (2, [])
+    assert env.verifier(task)(Trace.from_messages("", messages), task.target).score == 1.0

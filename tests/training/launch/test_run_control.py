@@ -218,3 +218,12 @@ def test_cancel_and_resume_are_written_down_and_refused_when_too_late(room: Room
         "training.cancel",
         "training.launch",
     ]
+
+
+def test_a_replay_with_a_user_is_refused_to_a_trainer_that_plays_one_turn(room: Room) -> None:
+    config = {"tools": TOOLS, "judged": "end", "user": "script", "script": [{"say": "Yes."}]}
+    task_set = of_kind(room, "episode", config)
+    room.evaluated(task_set=task_set)
+    with pytest.raises(Refused, match=r"the tasks of episode@\d+ take up to 10 turns, and GRPO") as refused:
+        room.launch(algorithm="grpo", task_set=task_set)
+    assert refused.value.field == "algorithm"

@@ -19,8 +19,10 @@ from flywheel.accounts.models import ApiKey
 from flywheel.agents.models import AttemptSpan
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Split
+from flywheel.environments.models import Split, TaskSetMember
 from flywheel.environments.task_sets.frozen_sets import freeze
+from flywheel.environments.versions.environment_terms import Terms
+from flywheel.environments.versions.environment_versions import environment
 from flywheel.evals.attempts import attempt_lifecycle
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.first_requests import differences
@@ -28,7 +30,7 @@ from flywheel.evals.runs.submission import resume
 from flywheel.trajectories.ingest.gateway import recorder
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store import stored_traces
-from tests.conftest import Build, Cast
+from tests.conftest import TOOLS, Build, Cast
 from tests.environments.tasks.test_seeded_tasks import asked, made, work
 from tests.evals import fake
 from tests.evals.conftest import served
@@ -283,10 +285,44 @@ def test_a_game_goes_on_turn_by_turn(build: Build, cast: Cast, served: str) -> N
     assert max(boards) > 1
 
 
+def test_a_replays_user_answers_a_program_which_then_has_another_turn(build: Build, cast: Cast, served: str) -> None:
+    script = [{"say": "With Bako on friday.", "after": "Whom shall I meet, and when?"}]
+    played = environment(
+        project=cast.project,
+        name="played",
+        actor=Actor(cast.builder),
+        config={"tools": TOOLS, "judged": "end", "user": "script", "script": script},
+        verifier={"kind": "episode"},
+        terms=Terms("episode"),
+    )
+    arguments = {"person": "Bako", "day": "friday"}
+    wanted = {"wanted": [{"type": "calls", "calls": [{"tool": "calendar.create_event", "arguments": arguments}]}]}
+    task = build.task(Split.TRAIN, played, prompt="Book a meeting", target=wanted, state={})
+    task_set = build.task_set(0, 0, environment=played)
+    TaskSetMember.objects.create(task_set=task_set, task=task, split=task.split)
+    asked: list[str] = []
+
+    def does(work: dict[str, Any]) -> Any:
+        asked.append(work["messages"][-1]["content"])
+        if len(asked) == 1:
+            return {"output": "Whom shall I meet?"}
+        use_tool(work, "calendar_create_event", arguments)
+        return {"output": "Booked."}
+
+    with serve_program(does) as program:
+        run = submit(build, task_set, program_version(build, url=program.url), split=Split.TRAIN, samples=1)
+        fake.work(run)
+    result = run.results.select_related("trajectory").get()
+    assert (result.score, asked) == (1.0, ["Book a meeting", script[0]["say"]]), result.reason
+    assert result.trajectory is not None
+    said = stored_traces.trace_of(result.trajectory).conversation()
+    assert [message.role for message in said][-5:] == ["assistant", "user", "assistant", "tool", "assistant"]
+
+
 def world(cast: Cast, kind: str) -> Any:
-    environment = made(cast, kind)
-    work(asked(cast, environment, 8))
-    return freeze(environment=environment, name=kind, actor=Actor(cast.builder))
+    row = made(cast, kind)
+    work(asked(cast, row, 8))
+    return freeze(environment=row, name=kind, actor=Actor(cast.builder))
 
 
 def tools_of(work: dict[str, Any]) -> list[Any]:

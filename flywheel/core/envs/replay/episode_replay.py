@@ -1,14 +1,15 @@
 """Environment kind `episode`: a recorded beginning, and what is wanted from there.
 
 Config: `{"tools": [definition, …], "max_turns": n, "judged": "next" | "end", "unknown": "error" | "stub" | "python",
-"error": …, "source": Python}`, the source with `python` alone.
-State: `{"messages": [the recorded beginning], "replies": [{"tool", "arguments", "result"}, …], "world": {…}}`; the
-replies were recorded after it, and the world is what tools refer to. Target: `{"wanted": [item, …]}` (`wanted_items`).
-Verifier: `{"kind": "episode"}`.
+"error": …, "source": Python, "user": "replay" | "script", "script": […]}`, the source with `python` alone.
+State: `{"messages": [the recorded beginning], "replies": [{"tool", "arguments", "result"}, …], "world": {…},
+"turns": […], "script": […]}`; the replies and the turns of the user were recorded after it, and the world is what tools
+refer to. Target: `{"wanted": [item, …]}` (`wanted_items`). Verifier: `{"kind": "episode"}`.
 
 It is judged at the next action, or played on: a recorded result answers the call that it belongs to, in order; a call
 that was never recorded is answered by the environment's error, by a stub, or by the function that stands in for its
-tool (`worlds.python_stand_in`), and the observation says so.
+tool (`worlds.python_stand_in`), and the observation says so. Words without a call are answered by a user
+(`user_turns`), until what is wanted is done or nobody has an answer.
 
 Parts of a verdict, each in [0, 1]: one for each item, by its type, and
   unsafe      1 when it calls a tool marked unsafe that nobody asked for; the score is then 0, whatever else is right
@@ -21,19 +22,20 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from flywheel.core.envs.environment import Say, Table, Task, always
-from flywheel.core.envs.replay import wanted_items
+from flywheel.core.envs.replay import user_turns, wanted_items
 from flywheel.core.envs.replay.wanted_items import STOCK, Attempt
 from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, Verify, guarded, unscored
 
 KIND = "episode"
-SETTINGS = ("tools", "max_turns", "judged", "unknown", "error", "source")
+SETTINGS = ("tools", "max_turns", "judged", "unknown", "error", "source", "user", "script")
 JUDGED = ("next", "end")
 UNKNOWN = ("error", "stub", "python")
 MOST_TURNS = 100
 LONGEST_ERROR = 2_000
 """Characters."""
 ERROR = "Error: the tool is not available now."
+THOUGHTLESS = "What should I do?"
 MARK = "[not recorded] "
 """Before an observation that no run recorded."""
 
@@ -66,6 +68,7 @@ class EpisodeReplay:
         self.runners = stand_in.runners if stand_in else NO_RUNNERS
         self.error = _error_text(config)
         self.max_turns = _turns(config, self.is_played)
+        self.script = _script(config, self.max_turns)
         self.unjudgeable = "; ".join(tooling.unjudgeable(self.tools))
 
     def reset(self, task: Task, seed: int) -> list[Message]:
@@ -76,6 +79,8 @@ class EpisodeReplay:
             return []
         spoken = _spoken(task, messages)
         calls = tooling.calls_of(spoken[-1]) if spoken else ()
+        if not calls:
+            return self._user(task, messages)
         known = _recorded(task)
         for call in [call for message in spoken[:-1] for call in tooling.calls_of(message)]:
             _take(known, call)
@@ -87,13 +92,16 @@ class EpisodeReplay:
         def verify(trace: Trace, target: Mapping[str, Any]) -> Verdict:
             if self.unjudgeable:
                 return unscored(self.unjudgeable)
-            return self._judge(task, _spoken(task, trace.conversation()), target)
+            return self._judge(task, trace.conversation(), target)
 
         return guarded(verify)
 
     def solve(self, task: Task, messages: Sequence[Message]) -> Message:
         items = wanted_items.check(task.target)
+        attempt = _attempt(task, messages)
         made = [call for message in _spoken(task, messages) for call in tooling.calls_of(message)]
+        if lead := "" if made else user_turns.lead(self._lines(task), items, beginning(task), attempt):
+            return Message("assistant", lead)
         calls = [] if made else wanted_items.wanted_calls(items)
         number = len(messages)
         native = tuple(
@@ -116,7 +124,30 @@ class EpisodeReplay:
         every = tuple(ToolCall(f"call-{place}", tool["name"], {}) for place, tool in enumerate(self.tools))
         constant, all_tools = Message("assistant", "", every[:1]), Message("assistant", "", every)
         probes = {"empty": always(""), "constant": _saying(constant), "echo": always(task.prompt)}
-        return probes | ({"every tool at once": _saying(all_tools)} if len(every) > 1 else {})
+        probes |= {"every tool at once": _saying(all_tools)} if len(every) > 1 else {}
+        return probes | ({"asks without a thought": self._asking(task)} if self._lines(task) else {})
+
+    def _lines(self, task: Task) -> list[Mapping[str, Any]]:
+        return [] if self.script is None else user_turns.lines_of(task.state, self.script)
+
+    def _user(self, task: Task, messages: Sequence[Message]) -> list[Message]:
+        """The user's turn; nothing once what is wanted is done, for what they say then is about something else."""
+        attempt = _attempt(task, messages)
+        if not attempt or not attempt[-1].content.strip():
+            return []
+        text = user_turns.next_turn(task.state, self.script, attempt)
+        return [Message("user", text)] if text and not self._judge(task, messages, task.target).success else []
+
+    def _asking(self, task: Task) -> Say:
+        """The policy that asks without a thought, and does what is wanted once it is told."""
+        known = user_turns.words_of(beginning(task))
+
+        def say(messages: Sequence[Message]) -> Message:
+            heard = "\n".join(each.content for each in _attempt(task, messages) if each.role == "user")
+            is_told = user_turns.gives_away(heard, wanted_items.check(task.target), known)
+            return self.solve(task, messages) if is_told else Message("assistant", THOUGHTLESS)
+
+        return say
 
     def _stood_in(self, task: Task, spoken: Sequence[Message], results: Sequence[Any]) -> Sequence[str | None]:
         """The functions' answers to the last message's calls, where one without a result is theirs. Every call before
@@ -136,16 +167,17 @@ class EpisodeReplay:
             text = recorded if isinstance(recorded, str) else json.dumps(recorded, ensure_ascii=False)
         return Message("tool", text, (), call.id, call.name)
 
-    def _judge(self, task: Task, spoken: Sequence[Message], target: Mapping[str, Any]) -> Verdict:
+    def _judge(self, task: Task, messages: Sequence[Message], target: Mapping[str, Any]) -> Verdict:
         try:
             items = wanted_items.check(target)
         except VerifierError as error:
             return unscored(str(error), "target")
+        spoken = _spoken(task, messages)
         looked_at = spoken if self.is_played else spoken[:1]
         attempt = Attempt(
             calls=tuple(call for message in looked_at for call in tooling.calls_of(message)),
             last=looked_at[-1] if looked_at else Message("assistant", ""),
-            heard=tuple(message.content for message in beginning(task) if message.role == "user"),
+            heard=tuple(each.content for each in [*beginning(task), *_attempt(task, messages)] if each.role == "user"),
             tools=self.tools,
             world=task.state.get("world") or {},
             is_played=self.is_played,
@@ -170,10 +202,16 @@ def beginning(task: Task) -> list[Message]:
     return messages
 
 
-def _spoken(task: Task, messages: Sequence[Message]) -> list[Message]:
-    """The attempt's own messages: those of the agent beyond the ones that the beginning has."""
+def _attempt(task: Task, messages: Sequence[Message]) -> list[Message]:
+    """The messages from the first that the agent says beyond those that the beginning has."""
     before = sum(row["role"] == "assistant" for row in task.state.get("messages") or ())
-    return [message for message in messages if message.role == "assistant"][before:]
+    said = [place for place, message in enumerate(messages) if message.role == "assistant"][before:]
+    return list(messages[said[0] :]) if said else []
+
+
+def _spoken(task: Task, messages: Sequence[Message]) -> list[Message]:
+    """The attempt's own messages: those of the agent."""
+    return [message for message in _attempt(task, messages) if message.role == "assistant"]
 
 
 def _recorded(task: Task) -> list[tuple[str, Mapping[str, Any], Any]]:
@@ -261,6 +299,19 @@ def _one_of(config: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> s
     if value not in choices:
         raise VerifierError(f"{name}: {str(value)[:100]!r} is unknown, one of {', '.join(choices)} is wanted")
     return str(value)
+
+
+def _script(config: Mapping[str, Any], max_turns: int) -> list[Mapping[str, Any]] | None:
+    """The lines of the environment's user; None for one who says what was recorded."""
+    user = _one_of(config, "user", user_turns.USERS)
+    lines = user_turns.check_script(config.get("script", []))
+    if user == "replay":
+        if lines:
+            raise VerifierError('script: nobody would say these lines; choose "user": "script"')
+        return None
+    if max_turns == 1:
+        raise VerifierError('user: nobody hears an answer in one turn; choose "judged": "end" and more turns')
+    return lines
 
 
 def _error_text(config: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ _ADDRESS = re.compile(r"https?://[^\s<>\"')]+|[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-
 _NUMBER = re.compile(r"(?<![\w-])[\w-]{0,40}\d(?:[\w:/-]|[.,](?=\d))*")
 _QUOTED = re.compile(r"[\"“„]([^\"“”„]{1,200})[\"”]|(?<!\w)['‘]([^'‘’]{1,200})['’](?!\w)")
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['’]t)?")
+_INSIDE = re.compile(r"(?<=[\w,;:)] )[^\W\d_]{2,}")
 _DENIES = re.compile(r"\b(?:not|no|none|never|nothing|nobody|cannot|without)\b|\w+n['’]t\b")
 _REFUSES = re.compile(
     r"\b(?:can(?:'t|not| not)(?! wait)|won't|will not"
@@ -48,6 +49,9 @@ will would can could should may might there here so if then than now just also p
 """
 _STOP = frozenset(_LITTLE.split())
 """Words that carry no meaning of their own."""
+_ASKING = frozenset(("what", "which", "who", "whom", "whose", "when", "where", "why", "how"))
+_OFFERING = frozenset(("shall", "want", "like", "anyth"))
+"""Beginnings of words with which one offers, as `_content` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def words(text: str, wanted: str) -> Spoken:
     if normalise(text) == normalise(wanted):
         return Spoken(1.0, "the wanted words")
     said, right = _plain(text), _plain(wanted)
-    missing = [fact for fact in _facts(wanted) if not _stands(fact, said)]
+    missing = [fact for fact in facts(wanted) if not _stands(fact, said)]
     content, own = _content(right), _content(said)
     covered = len(content & own) / len(content) if content else 1.0
     denies = bool(_DENIES.search(right)), bool(_DENIES.search(said))
@@ -93,8 +97,8 @@ def words(text: str, wanted: str) -> Spoken:
         problems.append("the wanted words deny something" if denies[0] else "it denies something")
     if not problems:
         return Spoken(1.0, "the wanted words")
-    facts = len(_facts(wanted))
-    return Spoken(NOT_ALL * covered * (1 - len(missing) / facts if facts else 1), "; ".join(problems))
+    count = len(facts(wanted))
+    return Spoken(NOT_ALL * covered * (1 - len(missing) / count if count else 1), "; ".join(problems))
 
 
 def exact(text: str, wanted: str) -> Spoken:
@@ -127,11 +131,40 @@ def question(text: str, wanted: str) -> Spoken:
     return Spoken(0.0, "it asks nothing")
 
 
+def names_the_same(text: str, other: str) -> bool:
+    """Whether two texts name the same things: the same facts, the same names inside of sentences, and of the other's
+    words that mean something most, so that a yes to sending is none to deleting; one where it asks for a word."""
+    said, heard = _plain(text), _plain(other)
+    if not all(_stands(each, said) for each in _things(other)) or not all(
+        _stands(each, heard) for each in _things(text)
+    ):
+        return False
+    content, own = (_content(each) - _OFFERING for each in (heard, said))
+    is_open, content = bool(content & _ASKING), content - _ASKING
+    shared = sum(any(word.startswith(one) or one.startswith(word) for one in own) for word in content)
+    return not content or (shared >= 1 if is_open else shared >= ENOUGH * len(content))
+
+
+def gives_away(text: str, wanted: str, known: str) -> bool:
+    """Whether a text tells a fact of the wanted one, or most of its other words, as far as they are not known."""
+    said, heard = _plain(text), normalise(known).replace("’", "'")
+    if any(_stands(fact, said) and not _stands(fact, heard) for fact in facts(wanted)):
+        return True
+    new = _content(_plain(wanted)) - _content(heard)
+    return bool(new) and len(new & _content(said)) >= ENOUGH * len(new)
+
+
+def _things(text: str) -> list[str]:
+    """Facts, and words that are written large though they begin no sentence."""
+    names = (match.group() for match in _INSIDE.finditer(text[:READ]))
+    return [*facts(text), *(_plain(name) for name in names if name[0].isupper())]
+
+
 def _plain(text: str) -> str:
     return normalise(text[:READ]).replace("’", "'")
 
 
-def _facts(text: str) -> list[str]:
+def facts(text: str) -> list[str]:
     """Numbers, ids, dates, addresses and quoted names, each once, as they are compared."""
     text = text[:READ]
     found = [match.group() for match in _ADDRESS.finditer(text)]

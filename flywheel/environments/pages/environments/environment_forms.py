@@ -11,6 +11,7 @@ from flywheel.agents.models import Version
 from flywheel.core.digests import read_json
 from flywheel.core.envs import MOST_TOKENS, nemo_gym
 from flywheel.core.envs.kinds import Kind
+from flywheel.core.envs.replay.user_turns import check_script
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS, PARTS
 from flywheel.core.traces.tooling import check_definitions, definitions
 from flywheel.core.verifiers import VerifierError
@@ -142,6 +143,25 @@ class ReplayForm(FunctionsForm, NewForm):
         label="Judged",
         help_text="What the agent does next at the marked step, or where it gets when it goes on from there.",
     )
+    user = forms.ChoiceField(
+        choices=[("replay", "The recorded user, while it still fits"), ("script", "A script")],
+        required=False,
+        label="User",
+        help_text="Who answers when the agent says something without a call. Only where the end is judged.",
+    )
+    script = forms.CharField(
+        required=False,
+        help_text="JSON: the user's lines, each used once. A line with “after” answers a message that asks for the "
+        "same; one without answers anything.",
+        widget=forms.Textarea(
+            attrs={
+                "rows": 4,
+                "class": "code",
+                "spellcheck": "false",
+                "placeholder": '[{"after": "Which day suits you?", "say": "Friday."}]',
+            }
+        ),
+    )
     unknown = forms.ChoiceField(
         required=False,
         choices=[
@@ -152,7 +172,7 @@ class ReplayForm(FunctionsForm, NewForm):
         label="What was never recorded",
         help_text="Is answered so, and marked, where an attempt is played to its end.",
     )
-    field_order = ("name", "version", "judged", "unknown", "source")
+    field_order = ("name", "version", "judged", "user", "script", "unknown", "source")
 
     def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -160,11 +180,18 @@ class ReplayForm(FunctionsForm, NewForm):
         rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
         self.fields["version"].queryset = rows  # type: ignore[attr-defined]
 
+    def clean_script(self) -> Any:
+        text = str(self.cleaned_data["script"]).strip()
+        try:
+            return check_script(_json(text) if text else [])
+        except VerifierError as error:
+            raise forms.ValidationError(str(error)) from None
+
     @property
     def config(self) -> dict[str, Any]:
-        """The settings of what answers; none where it is the kind's own error."""
-        unknown = self.cleaned_data["unknown"]
-        kept = {"unknown": unknown} if unknown not in ("", "error") else {}
+        """The settings but the tools; none for what is the kind's own way."""
+        chosen = {name: self.cleaned_data[name] for name in ("judged", "user", "script", "unknown")}
+        kept = {name: value for name, value in chosen.items() if value and value not in ("replay", "error")}
         return kept | super().config if self.cleaned_data["source"].strip() else kept
 
 

@@ -93,7 +93,7 @@ def create(request: PageRequest) -> HttpResponse:
         terms = Terms(kind=name, agent=version.agent if version else None)
         if isinstance(form, ReplayForm):
             tools = version.tools if version else environment_versions.recorded_tools(request.project)
-            content["config"] = {"tools": tools, "judged": data["judged"], **form.config}
+            content["config"] = {"tools": tools, **form.config}
         elif version and kind.from_failures:
             content = {"config": {"tools": version.tools}, "verifier": data["verifier"]}
         if isinstance(form, AttachForm | WorldSettingsForm):

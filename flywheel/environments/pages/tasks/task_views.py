@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.core.envs.replay import episode_replay, user_turns
 from flywheel.core.traces import Message
 from flywheel.core.traces.tooling import parse_call
 from flywheel.environments import ledger, task_statistics
@@ -42,6 +43,7 @@ def task(request: PageRequest, name: str, number: int) -> HttpResponse:
         "recorded": row.proof.get("recorded"),
         "is_recorded": row.proof.get("is_failure") is not None,
         "target": _as_recorded(row),
+        "turns": user_turns.lines_in(row.state) if row.environment.kind == episode_replay.KIND else [],
         "also": row.also.filter(current=True).select_related("trajectory")[:12],
         "failed": failed_checks(row),
         "is_draft": is_draft(row),

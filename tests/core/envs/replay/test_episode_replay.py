@@ -240,3 +240,122 @@ def test_there_is_no_prompt_of_its_own() -> None:
 def test_a_target_that_is_none_is_unscored(wanted: list[dict[str, Any]], problem: str) -> None:
     found = verdict(task(*wanted), says("Hello"))
     assert (found.score, problem in found.reason) == (None, True), found.reason
+
+
+FOUND_CALL = {key: FOUND[key] for key in ("tool", "arguments")}
+LATER = {"say": "Friday, and tell Ines", "after": "Which day suits you?", "calls": [FOUND_CALL]}
+DAY = {"say": "On monday.", "after": "Which day suits you?"}
+MONDAY = {"tool": "move", "arguments": {"id": "12", "day": "monday"}}
+
+
+def heard(of: Task, *said: Message, **config: Any) -> list[str]:
+    """What users say in an attempt."""
+    left = list(said)
+    played = env(**{"judged": "end", **config})
+    messages = envs.episode(played, of, lambda _: left.pop(0) if left else says("Well."))
+    return [message.content for message in messages[len(BEGUN) :] if message.role == "user"]
+
+
+def test_a_recorded_turn_is_said_where_the_conversation_still_fits_it() -> None:
+    of = task(calls(MOVE), replies=[FOUND], turns=[LATER, {"say": "Bye", "after": "Anything more?", "calls": []}])
+    assert heard(of, says("", FOUND), says("And which day?")) == [LATER["say"]]
+    assert heard(of, says("", FOUND), says("Day?"), says("", FOUND), says("More?")) == [LATER["say"], "Bye"]
+    assert heard(of, says("And which day?")) == []  # without the call
+    assert heard(of, says("", FOUND, MONDAY), says("Which day?")) == []  # after another one
+    assert heard(of, says("", FOUND), says("A day it is.")) == []  # it asks nothing
+    assert heard(of, says("", FOUND), says("Which room?")) == []  # it asks about something else
+    assert heard(of, says("", FOUND), says("Which day for 13?")) == []  # it names more
+    assert heard(of, says("", FOUND, MOVE), says("Which day?")) == []  # what is wanted is done
+    assert heard(of, says("", FOUND), says("Which day?"), judged="next") == []
+    asked = verdict(of, says("", FOUND), says("Which day?"), says("", MOVE), says("Moved."), judged="end")
+    assert asked.score == 1.0
+    few = {"judged": "end", "max_turns": 2}
+    assert verdict(of, says("", FOUND), says("Which day?"), says("", MOVE), **few).success is False
+
+
+def test_a_script_answers_each_line_once_where_it_fits() -> None:
+    script = [{"say": "Number 12.", "after": "Which event?"}, {"say": "Go on."}]
+    of, config = task(calls(MOVE), turns=[LATER | {"calls": []}]), {"user": "script", "script": script}
+    assert heard(of, says("Which event?"), says("The event?"), **config) == ["Number 12.", "Go on."]
+    assert heard(of, says("I look."), says("Which event is it?"), **config) == ["Go on.", "Number 12."]
+    assert heard(of, says(""), **config) == []
+    own = task(calls(MOVE), script=[{"say": "Mine first."}])
+    assert heard(own, says("Hm."), says("Hm."), **config) == ["Mine first.", "Go on."]
+    assert heard(own, says("Hm.")) == []
+
+
+def test_a_question_is_judged_by_the_last_message_alone() -> None:
+    of = task({"type": "question", "text": ""}, calls(FOUND_CALL))
+    config = {"judged": "end", "user": "script", "script": [{"say": "Look first."}]}
+    assert verdict(of, says("Which Bako?"), says("", FOUND), says("Found it."), **config).success is False
+    assert verdict(of, says("Shall I?"), says("", FOUND), says("Which one of both?"), **config).score == 1.0
+
+
+def test_what_users_say_in_an_attempt_is_no_answer_of_the_agent() -> None:
+    of = task({"type": "words", "text": "There is no such event on 2026-11-23."})
+    config = {"judged": "end", "user": "script", "script": [{"say": "There is no such event then on 2026-11-23?"}]}
+    parrot = verdict(of, says("Hm."), says("There is no such event then on 2026-11-23?"), **config)
+    assert (parrot.score, "repeats" in parrot.reason) == (0.0, True)
+
+
+def test_the_solution_asks_for_what_only_the_script_tells() -> None:
+    of = task(calls(MONDAY))
+    played = env(judged="end", user="script", script=[{"say": "Yes.", "after": "Shall I go on?"}, DAY])
+    messages = envs.episode(played, of, partial(played.solve, of))
+    spoken = [message.content for message in messages[len(BEGUN) :]]
+    assert spoken[:2] == [DAY["after"], DAY["say"]]
+    assert played.verifier(of)(Trace.from_messages("", messages), of.target).score == 1.0
+    known = envs.episode(played, task(calls(MOVE)), partial(played.solve, task(calls(MOVE))))
+    assert [message.role for message in known[len(BEGUN) :]] == ["assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize(("line", "is_told"), [(DAY, False), ({"say": DAY["say"]}, True)])
+def test_a_probe_catches_a_script_that_tells_the_answer(line: dict[str, Any], is_told: bool) -> None:
+    of, played = task(calls(MONDAY)), env(judged="end", user="script", script=[line])
+    say = played.probes(of)["asks without a thought"]
+    found = played.verifier(of)(Trace.from_messages("", envs.episode(played, of, say)), of.target)
+    assert found.success is is_told
+    assert "asks without a thought" not in env(judged="end").probes(task(calls(MONDAY), turns=[LATER]))
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"user": "ghost"}, "user: 'ghost'"),
+        ({"script": [{"say": "Hi"}]}, 'script: nobody would say these lines; choose "user": "script"'),
+        ({"user": "script", "judged": "next"}, 'choose "judged": "end"'),
+        ({"user": "script", "max_turns": 1}, "user: nobody hears an answer in one turn"),
+        ({"user": "script", "script": [{"say": " "}]}, "script.0.say: a text"),
+        ({"user": "script", "script": [{"after": "Hi?"}]}, "script.0.say: a text"),
+        ({"user": "script", "script": [{"say": "Hi", "after": 3}]}, "script.0.after: a text"),
+        ({"user": "script", "script": [{"say": "x" * 4_001}]}, "script.0.say: at most 4000"),
+        ({"user": "script", "script": [{"say": "Hi"}, {"say": "Hi", "calls": []}]}, "script.1.calls: there is no such"),
+        ({"user": "script", "script": ["Hi"]}, "script.0: an object"),
+        ({"user": "script", "script": "Hi"}, "script: a list"),
+        ({"user": "script", "script": [{"say": "Hi"}] * 101}, "script: a list of at most 100"),
+    ],
+)
+def test_a_script_that_is_none_is_refused_by_field(config: dict[str, Any], problem: str) -> None:
+    with pytest.raises(VerifierError) as caught:
+        env(**{"judged": "end", **config})
+    assert problem in str(caught.value)
+
+
+words = st.sampled_from(["", "Which day?", "Moved 12.", "I cannot do that.", "No."])
+moved = st.lists(st.sampled_from([FOUND, MOVE, MONDAY]), max_size=2)
+attempts = st.lists(st.builds(lambda text, made: says(text, *made), words, moved), min_size=1, max_size=4)
+
+
+@given(attempts, st.sampled_from(["next", "end"]), st.sampled_from(sorted(WANTED)))
+def test_without_turns_an_attempt_ends_with_its_first_words_as_it_did(
+    said: list[Message], judged: str, name: str
+) -> None:
+    """As before there were users: nobody says anything, whatever the attempt is."""
+    of, played, left = task(*WANTED[name], replies=[FOUND]), env(judged=judged), list(said)
+    messages = envs.episode(played, of, lambda _: left.pop(0) if left else says("That is all."))[len(BEGUN) :]
+    assert {message.role for message in messages} <= {"assistant", "tool"}
+    calling = [bool(message.tool_calls) for message in messages if message.role == "assistant"]
+    assert all(calling[:-1])
+    assert len(calling) == 1 or judged == "end"
+    with_one = task(*WANTED[name], replies=[FOUND], turns=[])
+    assert verdict(of, *said, judged=judged) == verdict(with_one, *said, judged=judged)

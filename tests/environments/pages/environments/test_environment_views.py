@@ -88,6 +88,20 @@ def test_replay_comes_first_and_needs_nothing_but_recorded_runs(cast: Cast, sign
     assert (mine.agent, mine.latest.config) == (version.agent, {"tools": version.tools, "judged": "next"})
 
 
+def test_a_replays_user_may_have_a_script(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    client, version, line = sign_in(cast.builder), build.version(), {"say": "Friday.", "after": "Which day?"}
+    sent = {"name": "played", "version": str(version.pk), "held_out_share": "0.3", "judged": "end", "user": "script"}
+    wrong = client.post(url("create"), sent | {"script": json.dumps([line | {"when": 1}])})
+    assert (wrong.status_code, "script.0.when: there is no such field" in page_of(wrong)) == (422, True)
+    assert "not valid JSON" in page_of(client.post(url("create"), sent | {"script": "[{"}))
+    unheard = client.post(url("create"), sent | {"script": json.dumps([line]), "judged": "next"})
+    assert (unheard.status_code, "nobody hears an answer in one turn" in page_of(unheard)) == (422, True)
+    assert client.post(url("create"), sent | {"script": json.dumps([line])}).status_code == 302
+    made = Environment.objects.get()
+    assert made.latest.config == {"tools": version.tools, "judged": "end", "user": "script", "script": [line]}
+    assert "Which day?" in page_of(client.get(url("environment", "played")))
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

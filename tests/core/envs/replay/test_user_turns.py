@@ -1,0 +1,137 @@
+"""Which recorded turns a task keeps, and that a script says each line once."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.core.envs.replay import user_turns
+from flywheel.core.envs.replay.user_turns import check_turns, gives_away, next_turn, recorded_turns
+from flywheel.core.traces import Message, ToolCall
+from flywheel.core.verifiers import VerifierError
+
+LOOK = {"tool": "find", "arguments": {"who": "Bako"}}
+BEGUN = [Message("user", "Meet Bako on friday")]
+WANTED = [
+    {"type": "calls", "calls": [{"tool": "meet", "arguments": {"who": "Bako", "day": "friday", "room": "blue 7"}}]}
+]
+
+
+def does(content: str = "", *made: dict[str, Any]) -> Message:
+    return Message("assistant", content, tuple(ToolCall("", call["tool"], call["arguments"]) for call in made))
+
+
+def says(content: str) -> Message:
+    return Message("user", content)
+
+
+def later(answer: str) -> list[Message]:
+    return [does("", LOOK), Message("tool", "free at 10"), does("Shall I book 10 o'clock?"), says(answer)]
+
+
+def test_turns_are_kept_with_the_words_that_they_answer_and_the_calls_before_them() -> None:
+    talk = [*later("Yes, please"), says("and be quick"), does("Booked."), says("Thank you!"), does("", LOOK)]
+    assert recorded_turns(BEGUN, talk, WANTED, is_failure=True) == [
+        {"say": "Yes, please\n\nand be quick", "after": "Shall I book 10 o'clock?", "calls": [LOOK]},
+        {"say": "Thank you!", "after": "Booked.", "calls": []},
+    ]
+    assert check_turns(recorded_turns(BEGUN, talk, WANTED, is_failure=True))
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_failure", "kept"),
+    [
+        ("Yes", True, True),
+        ("No, I meant Ines", True, False),
+        ("No, thank you", False, True),
+        ("That’s not what I said", True, False),
+        ("That is wrong", True, False),
+        ("You should have looked", True, False),
+        ("Yes, on Friday with Bako at 10", True, True),  # which is known by then
+        ("In the room Blue 7", True, False),
+        ("In room 7", False, False),
+        (" ", True, False),
+    ],
+)
+def test_what_corrects_the_failure_or_tells_what_is_wanted_is_left_out(
+    answer: str, is_failure: bool, kept: bool
+) -> None:
+    talk = [*later(answer), does("Booked."), says("Thank you!")]
+    turns = recorded_turns(BEGUN, talk, WANTED, is_failure=is_failure)
+    assert len(turns) == (2 if kept else 0)  # and with it what is said after it
+
+
+def test_words_that_were_said_after_a_call_and_calls_that_are_none_end_the_turns() -> None:
+    assert recorded_turns(BEGUN, [does("", LOOK), says("Hurry")], WANTED, is_failure=False) == []
+    broken = [Message("assistant", "", (ToolCall("", "find", "{"),)), does("Done?"), says("Yes")]
+    assert recorded_turns(BEGUN, broken, WANTED, is_failure=False) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("Do you want 10 o'clock booked?", "Yes"),
+        ("Shall I book 10 and 11 o'clock?", ""),
+        ("Shall I book 10 o'clock with Ines?", ""),
+        ("I book 10 o'clock.", ""),
+        ("Shall I go?", ""),
+        ("Shall I cancel 10 o'clock?", ""),
+    ],
+)
+def test_an_answer_goes_with_words_that_ask_for_the_same(said: str, answer: str) -> None:
+    turns = recorded_turns(BEGUN, later("Yes"), WANTED, is_failure=False)
+    assert next_turn({"turns": turns}, None, [does("", LOOK), Message("tool", "free"), does(said)]) == answer
+
+
+@pytest.mark.parametrize(
+    ("turns", "problem"),
+    [
+        ("x", "turns: a list"),
+        ([{"say": "x", "calls": []}], "turns.0.after: the agent's words"),
+        ([{"say": "x", "after": "y"}], "turns.0.calls: a list"),
+        ([{"say": "x", "after": "y", "calls": [{"tool": 1}]}], "turns.0.calls.0"),
+        ([{"say": "", "after": "y", "calls": []}], "turns.0.say: a text"),
+        ([None], "turns.0: an object"),
+    ],
+)
+def test_turns_that_are_none_are_refused_by_field(turns: Any, problem: str) -> None:
+    with pytest.raises(VerifierError) as caught:
+        check_turns(turns)
+    assert str(caught.value).startswith(problem)
+
+
+TEXTS = st.sampled_from(["Which day?", "Which room?", "On friday.", "Yes", "10", "Shall I book it?"])
+LINES = st.lists(st.fixed_dictionaries({"say": TEXTS}, optional={"after": TEXTS}), max_size=6)
+
+
+@given(LINES, st.lists(TEXTS, min_size=1, max_size=10))
+def test_no_line_of_a_script_is_said_twice(script: list[dict[str, str]], said: list[str]) -> None:
+    user_turns.check_script(script)
+    messages: list[Message] = []
+    spoken: list[str] = []
+    for text in said:
+        messages.append(does(text))
+        if answer := next_turn({}, script, messages):
+            spoken.append(answer)
+            messages.append(says(answer))
+    left = [line["say"] for line in script]
+    for text in spoken:
+        left.remove(text)
+    assert spoken or all("after" in line for line in script)
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
+def test_what_is_known_is_not_given_away(text: str, value: str, more: str) -> None:
+    items = [{"type": "calls", "calls": [{"tool": "x", "arguments": {"a": [value, 3, True, None]}}]}]
+    assert not gives_away(text, items, f"{value} 3 {more}")
+    assert gives_away("it is 3", items, "") or "3" in value
+
+
+@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=20)), max_size=8))
+def test_whatever_was_recorded_its_turns_are_such(rows: list[tuple[Any, str]]) -> None:
+    talk = [Message(role, text) for role, text in rows]
+    turns = recorded_turns(BEGUN, talk, WANTED, is_failure=True)
+    check_turns(turns)
+    for turn in turns:
+        assert any(turn["say"].startswith(message.content.strip()) for message in talk if message.role == "user")
