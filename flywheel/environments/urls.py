@@ -19,6 +19,7 @@ app_name = "environments"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", environment_views.index, name="index"),
     path("new/", environment_views.create, name="create"),
+    path("new/server.py", environment_views.server_starter, name="server_starter"),
     path("sandbox/", sandbox_views.sandbox, name="sandbox"),
     path("import-eval/", eval_import_views.import_openai_eval, name="import_eval"),
     path("without-task/", taskless_views.taskless, name="taskless"),

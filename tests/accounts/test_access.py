@@ -94,7 +94,8 @@ PAGES = {
         trajectories:dismiss trajectories:replay_group trajectories:dismiss_group trajectories:reread
         trajectories:start_reread trajectories:version_from_traffic
         environments:sandbox
-        environments:create environments:make_task environments:make_version environments:make_all environments:freeze
+        environments:create environments:server_starter
+        environments:make_task environments:make_version environments:make_all environments:freeze
         environments:export environments:import_tasks environments:look_at_tasks environments:discard_tasks
         environments:import_eval
         environments:generate environments:cancel_generation environments:resume_generation environments:retire

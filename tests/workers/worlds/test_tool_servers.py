@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from flywheel.core.envs import Environment, Task, build, episode
 from flywheel.core.envs.kinds import check_new
 from flywheel.core.envs.worlds.server_world import KIND, Server
+from flywheel.core.envs.worlds.tool_stubs import server_stubs
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import Runners, Verdict, VerifierError, WorldError
 from tests import shop_server
@@ -333,22 +335,59 @@ def test_a_session_is_handed_over(shop: tuple[Shop, str], made: Callable[..., En
     assert len(set(numbers)) == len(numbers), "no number of a question comes twice in a session"
 
 
-def test_the_guides_server_is_complete(tmp_path: Path) -> None:
-    guide = (Path(__file__).parents[3] / "docs/guides/worlds.md").read_text()
-    code = next(block for block in re.findall(r"```python\n(.*?)```", guide, re.S) if block.startswith("# server.py"))
-    (tmp_path / "server.py").write_text(code)
+@contextmanager
+def started(place: Path, code: str) -> Iterator[str]:
+    """The address of a server whose program this is."""
+    (place / "server.py").write_text(code)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with subprocess.Popen([sys.executable, "server.py", str(port)], cwd=tmp_path, stderr=subprocess.DEVNULL) as server:
+    with subprocess.Popen([sys.executable, "server.py", str(port)], cwd=place, stderr=subprocess.DEVNULL) as server:
         try:
-            servers = ToolServers(patience=Patience(10.0, 20.0, 0.05))
-            address = f"http://127.0.0.1:{port}"
-            line = servers.line(Server(address, "http", resets=True))
-            env = world(address, servers, tools=read_tools(line), resets=True, shows_state=True)
-            wanted = [{"type": "state", "paths": {"/orders/1003": "cancelled"}, "rest": "same"}]
-            task = task_of({**WANTED, "wanted": wanted}, state={"orders": {"7": "open"}})
-            assert judged(env, task, episode(env, task, cancels)).score == 1.0
-            assert judged(env, task, episode(env, task, lambda _: Message("assistant", "Done."))).score == 0.0
+            yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
+
+
+PATIENT = Patience(10.0, 20.0, 0.05)
+
+
+def test_the_guides_server_is_complete(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs/guides/worlds.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", guide, re.S) if block.startswith("# server.py"))
+    with started(tmp_path, code) as address:
+        servers = ToolServers(patience=PATIENT)
+        tools = read_tools(servers.line(Server(address, "http", resets=True)))
+        env = world(address, servers, tools=tools, resets=True, shows_state=True)
+        wanted = [{"type": "state", "paths": {"/orders/1003": "cancelled"}, "rest": "same"}]
+        task = task_of({**WANTED, "wanted": wanted}, state={"orders": {"7": "open"}})
+        assert judged(env, task, episode(env, task, cancels)).score == 1.0
+        assert judged(env, task, episode(env, task, lambda _: Message("assistant", "Done."))).score == 0.0
+
+
+def test_a_server_to_begin_with_lacks_nothing_but_what_its_tools_do(tmp_path: Path) -> None:
+    unwritten = server_stubs("assistant@1", TOOLS)
+    raised = 'raise NotImplementedError("this tool is not written yet")'
+    before, cancel = unwritten.split("def cancel(")
+    code = f"{before}def cancel({cancel.replace(raised, CANCELS, 1)}".replace("return {}", f"return {BEGINNING!r}")
+    wanted = [{"type": "state", "paths": {"/orders/1003": "cancelled"}, "rest": "same"}]
+    with started(tmp_path, code) as address:
+        servers = ToolServers(patience=PATIENT)
+        tools = read_tools(servers.line(Server(address, "http", resets=True)))
+        assert [tool["name"] for tool in tools] == [tool["name"] for tool in TOOLS]
+        env = world(address, servers, tools=tools, resets=True, shows_state=True)
+        task = task_of({**WANTED, "wanted": wanted}, state={"notes": ["mine"]})
+        assert judged(env, task, episode(env, task, cancels)).score == 1.0
+        assert judged(env, task, episode(env, task, lambda _: Message("assistant", "Done."))).score == 0.0
+        played = episode(env, task_of(WANTED, state={"orders": {}}), cancels)
+        (answer,) = [said.content for said in played if said.role == "tool"]
+        assert json.loads(answer) == {"error": "'1003'"}, "what a tool raises is its answer"
+        with pytest.raises(WorldError, match="this tool is not written yet"):
+            episode(env, task, lambda _: Message("assistant", "", (ToolCall("c", "get_order", {"order_id": "1"}),)))
+
+
+BEGINNING = {"orders": {"1003": "open"}}
+CANCELS = """state["orders"][order_id]
+    state["orders"][order_id] = "cancelled"
+    return f"Order {order_id} is cancelled."
+"""

@@ -1,6 +1,8 @@
-"""A world to begin with, out of the tools that an agent has: each a function that is still to be written."""
+"""A world or a tool server to begin with, out of the tools that an agent has: each a function still to be written."""
 
+import builtins
 import keyword
+import pprint
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,21 +19,115 @@ def reset(seed: int) -> dict[str, Any]:
     """Return the state at the beginning: the same for the same seed."""
     return {{}}
 '''
+_SERVER_HEAD = '''"""A tool server with the tools of {of}.
+
+Write what each of them does with the state of its session; what it raises is its answer.
+Start it with: python server.py 8000
+"""
+
+import copy
+import json
+import sys
+import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+from urllib.parse import unquote
+
+
+def reset(seed: int) -> dict[str, Any]:
+    """Return the state at the beginning: the same for the same seed. A task may bring parts of its own."""
+    return {{}}
+'''
+_SERVER_TAIL = """SESSIONS: dict[str, dict[str, Any]] = {}
+SESSIONS_MAX = 1000
+
+
+class Door(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/tools":
+            self.reply(200, {"tools": DEFINITIONS})
+        elif self.path == "/state" and self.session in SESSIONS:
+            self.reply(200, SESSIONS[self.session])
+        else:
+            self.reply(410 if self.path == "/state" else 404, {"error": "there is nothing here"})
+
+    def do_POST(self) -> None:
+        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        name = unquote(self.path.removeprefix("/tools/"))
+        if self.path == "/reset":
+            session = str(uuid.uuid4())
+            SESSIONS[session] = reset(sent["seed"]) | (sent["task"]["state"] or {})
+            for oldest in list(SESSIONS)[:-SESSIONS_MAX]:
+                SESSIONS.pop(oldest, None)
+            self.reply(200, {"session": session})
+        elif name not in TOOLS:
+            self.reply(404, {"error": f"there is no tool {name}"})
+        elif self.session not in SESSIONS:
+            self.reply(410, {"error": "this session is over"})
+        else:
+            self.call(name, sent)
+
+    def call(self, name: str, arguments: dict[str, Any]) -> None:
+        state = copy.deepcopy(SESSIONS[self.session])  # a call that fails changes nothing
+        try:
+            result = TOOLS[name](state, **arguments)
+        except NotImplementedError as error:
+            return self.reply(501, {"error": f"{name}: {error}"})  # the server's fault: unscored
+        except Exception as error:
+            return self.reply(422, {"error": str(error)})  # an answer
+        SESSIONS[self.session] = state
+        self.reply(200, {"result": result})
+
+    @property
+    def session(self) -> str:
+        return self.headers.get("Flywheel-Session", "")
+
+    def reply(self, status: int, value: Any) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+if __name__ == "__main__":
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Door).serve_forever()
+"""
+_TAKEN = {
+    *dir(builtins), "reset", "Any", "Literal", "copy", "json", "sys", "uuid", "unquote", "BaseHTTPRequestHandler",
+    "ThreadingHTTPServer", "DEFINITIONS", "TOOLS", "SESSIONS", "SESSIONS_MAX", "Door",
+}  # fmt: skip
+"""What a tool's function may not be called, or what it hides is missed."""
 
 
 def stubs(of: str, tools: Sequence[Mapping[str, Any]]) -> str:
     """The source of a world with these tools, of which nothing works yet. `of` says whose they are."""
-    names: dict[str, str] = {}
-    written: list[str] = []
-    unsafe: list[str] = []
-    for tool in tools:
-        function = _identifier(tool["name"], {"reset", *names})
-        names[function] = tool["name"]
-        written.append(_function(function, tool))
-        unsafe += [function] if tool.get("x-unsafe") else []
-    other = {function: name for function, name in names.items() if function != name}
+    named = _named(tools)
+    unsafe = [function for function, tool in named.items() if tool.get("x-unsafe")]
+    other = {function: tool["name"] for function, tool in named.items() if function != tool["name"]}
     constants = (f"UNSAFE = {unsafe!r}\n" if unsafe else "") + (f"NAMES = {other!r}\n" if other else "")
-    return "\n\n".join([_HEAD.format(of=of, constants=f"{constants}\n" if constants else ""), *written])
+    head = _HEAD.format(of=_line(of), constants=f"{constants}\n" if constants else "")
+    return "\n\n".join([head, *(_function(*each) for each in named.items())])
+
+
+def server_stubs(of: str, tools: Sequence[Mapping[str, Any]]) -> str:
+    """The program of a tool server (`server_world`) with these tools, of which nothing works yet: a session for each
+    attempt, a reset, and a state to look at."""
+    named = _named(tools)
+    definitions = pprint.pformat([dict(tool) for tool in tools], width=110, sort_dicts=False)
+    by_name = "".join(f"    {tool['name']!r}: {function},\n" for function, tool in named.items())
+    functions = [_function(*each) for each in named.items()]
+    door = f"DEFINITIONS = {definitions}\nTOOLS = {{\n{by_name}}}\n{_SERVER_TAIL}"
+    return "\n\n".join([_SERVER_HEAD.format(of=_line(of)), *functions, door])
+
+
+def _named(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The tools by names that Python takes for functions."""
+    named: dict[str, Mapping[str, Any]] = {}
+    for tool in tools:
+        named[_identifier(tool["name"], {*_TAKEN, *named})] = tool
+    return named
 
 
 def _function(name: str, tool: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from flywheel.core.detectors.standard_buckets import Bucket
 from flywheel.core.envs.kinds import KINDS, Kind
 from flywheel.core.envs.replay import episode_replay
 from flywheel.core.envs.worlds import own_world, server_world
-from flywheel.core.envs.worlds.tool_stubs import stubs
+from flywheel.core.envs.worlds.tool_stubs import server_stubs, stubs
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import FINISHED
 from flywheel.edge.numbers import key
@@ -124,24 +124,40 @@ def create(request: PageRequest) -> HttpResponse:
     context: dict[str, Any] = {"form": form, "kind": kind, "chosen": name, "kinds": kinds}
     if isinstance(form, DraftForm):
         context["tools"] = form.tool_lines
-    if isinstance(form, WorldForm | ReplayForm):
+    if isinstance(form, WorldForm | ReplayForm | NewServerForm):
         context["versions"] = _versions_with_tools(request)[:STARTERS_SHOWN]
         context["has_recorded"] = bool(environment_versions.recorded_tools(request.project))
     return render(request, "environments/create.html", context, status=422 if request.method == "POST" else 200)
 
 
-def _starter(request: PageRequest, of: str) -> dict[str, str]:
-    """The source to begin with: that of a version's tools, of those that recorded runs bring, or else the example."""
-    if of == "recorded":
+@require_GET
+@requires(Permission.BUILD)
+def server_starter(request: PageRequest) -> FileResponse:
+    """The program of a tool server to begin with, a function for each tool of the version in the address."""
+    if (found := _tools_of(request)) is None:
+        raise Http404
+    content = io.BytesIO(server_stubs(*found).encode())
+    return FileResponse(content, as_attachment=True, filename="server.py", content_type="text/x-python")
+
+
+def _starter(request: PageRequest) -> dict[str, str]:
+    """The source to begin with, if the address names tools: a function for each."""
+    found = _tools_of(request)
+    return {"source": stubs(*found)} if found else {}
+
+
+def _tools_of(request: PageRequest) -> tuple[str, list[dict[str, Any]]] | None:
+    """Whose tools the address names, and these: a version's, or those that recorded runs bring."""
+    if request.GET.get("of") == "recorded":
         tools = environment_versions.recorded_tools(request.project)
-        return {"source": stubs("recorded runs", tools)} if tools else {}
+        return ("recorded runs", tools) if tools else None
     chosen = _version_named(request)
-    return {"source": stubs(str(chosen), chosen.tools)} if chosen else {}
+    return (str(chosen), chosen.tools) if chosen else None
 
 
-def _functions(request: PageRequest, of: str) -> dict[str, Any]:
+def _functions(request: PageRequest) -> dict[str, Any]:
     """A replay to begin with whose tools have a function each, still to be written."""
-    source = _starter(request, of)
+    source = _starter(request)
     return source and {**source, "unknown": "python", "judged": "end", "version": _version_named(request)}
 
 
@@ -169,11 +185,11 @@ def _new_form(
 ) -> EnvironmentForm | ReplayForm | AttachForm | GeneratedForm | WorldForm | NewServerForm:
     sent = request.POST or None
     if name == own_world.KIND:
-        return WorldForm(sent, initial=_starter(request, request.GET.get("of", "")))
+        return WorldForm(sent, initial=_starter(request))
     if name == server_world.KIND:
         return NewServerForm(sent)
     if name == episode_replay.KIND:
-        return ReplayForm(sent, project=request.project, initial=_functions(request, request.GET.get("of", "")))
+        return ReplayForm(sent, project=request.project, initial=_functions(request))
     if kind.from_failures:
         return EnvironmentForm(sent, project=request.project)
     return AttachForm(sent) if kind.is_external else GeneratedForm(sent, kind=kind)

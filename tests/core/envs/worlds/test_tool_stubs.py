@@ -3,7 +3,7 @@
 from typing import Any
 
 from flywheel.core.envs.worlds import tool_functions
-from flywheel.core.envs.worlds.tool_stubs import stubs
+from flywheel.core.envs.worlds.tool_stubs import server_stubs, stubs
 from flywheel.core.traces import tooling
 from tests.conftest import TOOLS
 
@@ -45,3 +45,18 @@ def test_names_that_python_has_not_are_kept() -> None:
     assert functions.functions["a-b"] != functions.functions["a.b"]
     assert [tool["name"] for tool in functions.tools if tool.get("x-unsafe")] == ["a-b"]
     assert tooling.check_definitions(list(functions.tools)) == []
+
+
+def test_a_tool_that_is_called_as_something_of_python_hides_nothing() -> None:
+    tools = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in ("list", "json", "Door")]
+    functions = tool_functions.read(stubs("assistant@1", tools))
+    assert list(functions.functions) == ["list", "json", "Door"]
+    assert not {"list", "json", "Door"} & set(functions.functions.values())
+
+
+def test_a_server_to_begin_with_is_python_whatever_the_tools_are_called() -> None:
+    source = server_stubs('"""\\n{of} import os', [*TOOLS, *STRANGE])
+    found: dict[str, Any] = {"__name__": "server"}
+    exec(compile(source, "server.py", "exec"), found)
+    assert found["DEFINITIONS"] == [*TOOLS, *STRANGE]
+    assert list(found["TOOLS"]) == [tool["name"] for tool in [*TOOLS, *STRANGE]]

@@ -53,6 +53,24 @@ def test_a_world_may_begin_with_the_tools_of_an_agent(cast: Cast, build: Build, 
     assert "The tools of recorded runs" in page_of(client.get(url(cast, "create") + "?kind=world&of=recorded"))
 
 
+def test_a_tool_server_may_begin_with_the_tools_of_an_agent(cast: Cast, build: Build, sign_in: SignIn) -> None:
+    client, form = sign_in(cast.builder), url(cast, "create") + "?kind=tool_server"
+    assert "No server yet?" not in page_of(client.get(form)), "nobody has tools"
+    version = build.version(tools=TOOLS)
+    build.trajectory(tools=TOOLS[:1])
+    page = client.get(form)
+    assert f"the tools of {version}" in page_of(page)
+    for of, whose in ((str(version.pk), str(version)), ("recorded", "recorded runs")):
+        address = f"{url(cast, 'server_starter')}?of={of}"
+        assert address in page.content.decode()
+        answer = client.get(address)
+        assert answer["Content-Disposition"] == 'attachment; filename="server.py"'
+        source = answer.getvalue().decode()
+        assert f"A tool server with the tools of {whose}." in source
+        assert "def calendar_create_event(" in source
+    assert client.get(url(cast, "server_starter") + "?of=x").status_code == 404
+
+
 def test_an_environment_is_made_of_the_source(cast: Cast, sign_in: SignIn) -> None:
     sent = {"name": "shop", "source": STARTER, "start": "extend", "max_turns": "8", "held_out_share": "0.4"}
     answer = sign_in(cast.builder).post(url(cast, "create") + "?kind=world", sent)
