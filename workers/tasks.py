@@ -25,9 +25,9 @@ HANDLERS = {
     "evals.Rescore": "workers.jobs.rescores.judge_again",
     "failures.Clustering": "workers.jobs.failure_clusters.cluster",
     "training.TrainingRun": "workers.jobs.training_runs.train",
-    "trajectories.Bulk": "workers.jobs.bulk_changes.carry_out",
-    "trajectories.Import": "workers.jobs.file_imports.import_file",
-    "trajectories.Reread": "workers.jobs.span_rereads.read_again",
+    "trajectories.Bulk": "workers.jobs.trajectories.bulk_changes.carry_out",
+    "trajectories.Import": "workers.jobs.trajectories.file_imports.import_file",
+    "trajectories.Reread": "workers.jobs.trajectories.span_rereads.read_again",
 }
 """Who carries out each kind of job: a function that takes the `Lease`."""
 

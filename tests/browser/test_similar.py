@@ -13,8 +13,8 @@ from tests.browser.browse import NARROW, Tab
 from tests.browser.test_queues import Place, place
 from tests.conftest import Build
 from tests.failures.similar_failures.test_similar_failures import KINDS, PEOPLE, work
-from workers.jobs import bulk_changes
 from workers.jobs.detection import detect_waiting
+from workers.jobs.trajectories import bulk_changes
 
 __all__ = ["place"]
 

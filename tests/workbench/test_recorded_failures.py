@@ -23,7 +23,7 @@ from flywheel.failures.models import Failure
 from flywheel.trajectories.models import Bulk, Trajectory
 from tests.conftest import Build, Cast
 from tests.workbench import outcomes, report, unlabelled_failures
-from workers.jobs.bulk_changes import carry_out
+from workers.jobs.trajectories.bulk_changes import carry_out
 
 PAGE = Path(__file__).parents[2] / "docs/design/replay.md"
 

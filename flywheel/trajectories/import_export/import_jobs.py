@@ -1,5 +1,5 @@
-"""Files that take longer than a person waits: a worker imports them (`workers/jobs/file_imports.py`), from
-where they lie in `uploads`."""
+"""Files that take longer than a person waits: a worker imports them (`workers/jobs/trajectories/file_imports.py`),
+from where they lie in `uploads`."""
 
 import uuid
 from typing import Any, BinaryIO

@@ -2,7 +2,7 @@
 
 It is done to what a filter finds when it is asked for: the keys of what matches then are kept with it. It is done to a
 few at a time, in the order of their keys. Each few are one transaction, which also notes how far it is: whoever takes
-over goes on exactly behind it (`workers/jobs/bulk_changes.py`).
+over goes on exactly behind it (`workers/jobs/trajectories/bulk_changes.py`).
 """
 
 import os

@@ -17,7 +17,7 @@ from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.models import Bulk, Source
 from flywheel.trajectories.operations import bulk_actions
 from tests.conftest import Build, Cast
-from workers.jobs.bulk_changes import carry_out
+from workers.jobs.trajectories.bulk_changes import carry_out
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
 WRONG = tooling.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})

@@ -22,7 +22,7 @@ from flywheel.trajectories.operations import retention
 from tests.conftest import Cast
 from tests.trajectories.import_export.test_trajectory_import import URL, chat
 from tests.worker import Worker
-from workers.jobs import file_imports as worker_side
+from workers.jobs.trajectories import file_imports as worker_side
 
 SignIn = Callable[[User], Client]
 LINES = 10

@@ -32,7 +32,7 @@ from flywheel.trajectories.pages.trajectory_list import bulk_views
 from flywheel.trajectories.store.stored_traces import traces_of
 from tests.conftest import Build, Cast
 from tests.worker import Worker
-from workers.jobs import bulk_changes as worker_side
+from workers.jobs.trajectories import bulk_changes as worker_side
 
 SignIn = Callable[[User], Client]
 OPTIONS: dict[str, dict[str, Any]] = {

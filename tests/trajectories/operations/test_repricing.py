@@ -16,7 +16,7 @@ from flywheel.trajectories.models import MetricsStale, Reread, Source, Step, Tra
 from flywheel.trajectories.operations.repricing import derive_again
 from flywheel.trajectories.store.merge import write
 from tests.conftest import Build, Cast
-from workers.jobs import span_rereads
+from workers.jobs.trajectories import span_rereads
 
 pytestmark = pytest.mark.django_db
 LAST_WEEK = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -21,7 +21,7 @@ from flywheel.trajectories.operations.rereads import read_again, reread
 from flywheel.trajectories.store.merge import store
 from tests.conftest import Build, Cast
 from tests.trajectories.talking import TRACE, body_of, episode, span
-from workers.jobs import span_rereads
+from workers.jobs.trajectories import span_rereads
 
 PROTOBUF = "application/x-protobuf"
 

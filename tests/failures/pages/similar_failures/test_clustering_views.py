@@ -33,8 +33,8 @@ from tests.failures.similar_failures.test_similar_failures import (
     work,
 )
 from tests.pages import page_of
-from workers.jobs import bulk_changes
 from workers.jobs.detection import detect_waiting
+from workers.jobs.trajectories import bulk_changes
 
 __all__ = ["_patience", "rows"]
 
