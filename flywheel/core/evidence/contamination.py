@@ -22,7 +22,7 @@ from flywheel.core.envs.replay.episode_replay import beginning
 from flywheel.core.envs.replay.wanted_items import STOCK
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.near_duplicates import SHINGLE
-from flywheel.core.evidence.similarity.ngrams import WORDS, shared
+from flywheel.core.evidence.similarity.ngrams import WORDS, SharedRuns
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message, ToolCall
@@ -50,6 +50,10 @@ KEPT: Final = 50
 """Findings of each level that `as_dict` keeps with their evidence; counts and blocked items are always whole."""
 CLIP: Final = 300
 """Characters of a text that a finding quotes."""
+AT_ONCE: Final = 10_000
+"""Training items that are held and compared together."""
+CHARACTERS_AT_ONCE: Final = 8_000_000
+"""Of the texts of these, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,42 +269,130 @@ def check(train: Iterable[Item], held_out: Iterable[Item]) -> Report:
     What blocks an item is not told again by what only warns.
     Whole requests are compared at each turn of a conversation that comes in several rows; what is only like a request,
     or a passage of one, in its last row alone. Time is about linear in both: thousands of held-out items against tens
-    of thousands of rows take seconds.
+    of thousands of rows take seconds. Training items are read once, a part at a time (`AT_ONCE`, `CHARACTERS_AT_ONCE`),
+    so that memory does not grow with them; those of one id belong next to each other.
     """
-    rows = [_Read(item, normalise(item.prompt)) for item in train]
-    tasks = [_Read(item, normalise(item.prompt)) for item in held_out]
-    findings = [*_same(rows, tasks)]
-    blocked = {finding.held_out for finding in findings if finding.level in BLOCKING}
-    findings = [finding for finding in findings if finding.level in BLOCKING or finding.held_out not in blocked]
-    open_ = [task for task in tasks if task.item.id not in blocked]
-    findings += _passages(rows, open_)
-    told = {finding.held_out for finding in findings if finding.level == "request"}
-    findings += _near(rows, [task for task in open_ if task.item.id not in told])
-    order = {level: number for number, level in enumerate(LEVELS)}
-    return Report(len(rows), len(tasks), sorted(findings, key=lambda finding: order[finding.level]))
+    comparison = _Comparison(held_out)
+    for part in _parts(train):
+        comparison.add(part)
+    return comparison.report()
 
 
-def _same(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
-    """Ids, sources and whole requests that both have."""
-    by_id: dict[str, list[_Read]] = {}
-    by_source: dict[str, list[_Read]] = {}
-    by_text: dict[str, list[_Read]] = {}
-    for row in rows:
-        by_id.setdefault(row.item.id, []).append(row)
-        for source in row.item.sources:
-            by_source.setdefault(source, []).append(row)
-        for text in {row.text, normalise(row.item.begun)} - {""}:
-            by_text.setdefault(text, []).append(row)
-    for task in tasks:
-        if same := by_id.get(task.item.id):
-            yield _finding("task", task, same, task.item.id)
-        if sources := sorted(source for source in task.item.sources if source in by_source):
-            yield _finding("source", task, by_source[sources[0]], ", ".join(sources[:3]))
-        asked = by_text.get(task.text, [])
-        if same := [row for row in asked if _is_same_answer(row.item, task.item)]:
-            yield _finding("content", task, same, _clip(" → ".join([task.text, *task.item.answers[:1]])))
-        elif asked:
-            yield _finding("request", task, asked, _clip(task.text))
+def _parts(items: Iterable[Item]) -> Iterable[list[Item]]:
+    """Cut where the id changes, for the rows of a conversation are compared together."""
+    part: list[Item] = []
+    size = 0
+    for item in items:
+        is_full = len(part) >= AT_ONCE or size >= CHARACTERS_AT_ONCE
+        if is_full and item.id != part[-1].id:
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += len(item.prompt) + len(item.begun) + sum(map(len, item.answers))
+    yield part
+
+
+@dataclass(slots=True)
+class _Shown:
+    """Training items that show one thing of a held-out one."""
+
+    first: Item
+    ids: set[str]
+
+
+class _Comparison:
+    """Held-out items, and what the training items that were added so far have of them."""
+
+    def __init__(self, held_out: Iterable[Item]) -> None:
+        self.tasks = tasks = [_Read(item, normalise(item.prompt)) for item in held_out]
+        self.train = 0
+        self.ids, self.sources, self.texts = (dict[str, list[int]]() for _ in range(3))
+        for at, task in enumerate(tasks):
+            self.ids.setdefault(task.item.id, []).append(at)
+            self.texts.setdefault(task.text, []).append(at)
+            for source in task.item.sources:
+                self.sources.setdefault(source, []).append(at)
+        self.shown: dict[tuple[int, Level, str], _Shown] = {}
+        """By place of the held-out item, level, and the source, if it is one."""
+        self.runs = tuple(
+            SharedRuns[Item](texts)
+            for texts in (
+                [task.text for task in tasks],
+                [normalise(task.item.later) for task in tasks],
+                [_answer_text(task) for task in tasks],
+            )
+        )
+        self.sketches: Any = near_duplicates.Sketches([task.text for task in tasks]) if tasks else ()
+        self.near: dict[int, tuple[Item, float]] = {}
+
+    def add(self, items: Sequence[Item]) -> None:
+        rows = [_Read(item, normalise(item.prompt)) for item in items]
+        self.train += len(rows)
+        for row in rows:
+            self._add_same(row)
+        texts = [row.text for row in rows]
+        for runs, own in zip(self.runs, (texts, [*map(_said_text, rows)], [*map(_answer_text, rows)]), strict=True):
+            kept = _ends(rows, own)
+            runs.add([own[at] for at in kept], [items[at] for at in kept], [items[at].id for at in kept])
+        kept = _ends(rows, texts)
+        nearest = near_duplicates.nearest([texts[at] for at in kept], self.sketches, NEAR)
+        for task, (place, likeness) in nearest.items():
+            if task not in self.near or likeness > self.near[task][1]:
+                self.near[task] = (items[kept[place]], likeness)
+
+    def _add_same(self, row: _Read) -> None:
+        """Note the ids, sources and whole requests that both have."""
+        item = row.item
+        for at in self.ids.get(item.id, ()):
+            self._show(at, "task", item)
+        for source in item.sources:
+            for at in self.sources.get(source, ()):
+                self._show(at, "source", item, source)
+        for text in {row.text, normalise(item.begun)} - {""}:
+            for at in self.texts.get(text, ()):
+                self._show(at, "request", item)
+                if _is_same_answer(item, self.tasks[at].item):
+                    self._show(at, "content", item)
+
+    def _show(self, at: int, level: Level, item: Item, source: str = "") -> None:
+        self.shown.setdefault((at, level, source), _Shown(item, set())).ids.add(item.id)
+
+    def report(self) -> Report:
+        findings = [finding for at in range(len(self.tasks)) for finding in self._same(at)]
+        blocked = {finding.held_out for finding in findings if finding.level in BLOCKING}
+        findings = [finding for finding in findings if finding.level in BLOCKING or finding.held_out not in blocked]
+        asked = {finding.held_out for finding in findings if finding.level == "request"}
+        passages: dict[int, tuple[list[Item], str]] = {}
+        for runs in self.runs:
+            passages = runs.found() | passages
+        for at, (items, words) in sorted(passages.items()):
+            if self.tasks[at].item.id not in blocked:
+                findings.append(self._finding("passage", at, items[0], len({item.id for item in items}), _clip(words)))
+        for at, (item, likeness) in sorted(self.near.items()):
+            if self.tasks[at].item.id not in blocked | asked:
+                same = f"{percent(likeness)} of the runs of {SHINGLE} characters that either has"
+                findings.append(replace(self._finding("near", at, item, 1, same), likeness=likeness))
+        order = {level: number for number, level in enumerate(LEVELS)}
+        findings.sort(key=lambda finding: order[finding.level])
+        return Report(self.train, len(self.tasks), findings)
+
+    def _same(self, at: int) -> Iterable[Finding]:
+        task = self.tasks[at]
+        sources = sorted(source for source in task.item.sources if (at, "source", source) in self.shown)
+        told: tuple[tuple[Level, str, str], ...] = (
+            ("task", "", task.item.id),
+            ("source", sources[0] if sources else "", ", ".join(sources[:3])),
+            ("content", "", _clip(" → ".join([task.text, *task.item.answers[:1]]))),
+            ("request", "", _clip(task.text)),
+        )
+        for level, source, same in told:
+            is_told = level == "request" and (at, "content", "") in self.shown
+            if not is_told and (shown := self.shown.get((at, level, source))):
+                yield self._finding(level, at, shown.first, len(shown.ids), same)
+
+    def _finding(self, level: Level, at: int, first: Item, times: int, same: str) -> Finding:
+        task = self.tasks[at].item
+        return Finding(level, task.id, first.id, times, same, _clip(task.prompt), _clip(first.prompt))
 
 
 def _is_same_answer(row: Item, task: Item) -> bool:
@@ -310,35 +402,12 @@ def _is_same_answer(row: Item, task: Item) -> bool:
     return bool(row.world) and row.world == task.world
 
 
-def _passages(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
-    """The longest-known sign of a leak: a run of words in a request, a later turn or an answer that both have."""
-    hits: dict[int, tuple[list[_Read], str]] = {}
-    for train, asked in (
-        ([row.text for row in rows], [task.text for task in tasks]),
-        ([_said_text(row) for row in rows], [normalise(task.item.later) for task in tasks]),
-        ([_answer_text(row) for row in rows], [_answer_text(task) for task in tasks]),
-    ):
-        ends = _ends(rows, train)
-        kept = [rows[at] for at in ends]
-        for at, (places, words) in shared([train[at] for at in ends], asked, [row.item.id for row in kept]).items():
-            hits.setdefault(at, ([kept[place] for place in places], words))
-    for at, (same, words) in sorted(hits.items()):
-        yield _finding("passage", tasks[at], same, _clip(words))
-
-
 def _said_text(read: _Read) -> str:
     return " ".join(filter(None, [read.text, normalise(read.item.later)]))
 
 
 def _answer_text(read: _Read) -> str:
     return normalise(" ".join(read.item.answers[:1]))
-
-
-def _near(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
-    rows = [rows[at] for at in _ends(rows, [row.text for row in rows])]
-    for at, (place, likeness) in near_duplicates.nearest([r.text for r in rows], [t.text for t in tasks], NEAR).items():
-        same = f"{percent(likeness)} of the runs of {SHINGLE} characters that either has"
-        yield _finding("near", tasks[at], [rows[place]], same, likeness)
 
 
 def _ends(rows: Sequence[_Read], texts: Sequence[str]) -> list[int]:
@@ -350,12 +419,6 @@ def _ends(rows: Sequence[_Read], texts: Sequence[str]) -> list[int]:
         if rows[at].item.id == rows[after].item.id and texts[after].startswith(texts[at])
     }
     return [at for at in range(len(rows)) if at not in begun]
-
-
-def _finding(level: Level, task: _Read, same: Sequence[_Read], shared: str, likeness: float | None = None) -> Finding:
-    first = same[0].item
-    times = len({row.item.id for row in same})
-    return Finding(level, task.item.id, first.id, times, shared, _clip(task.item.prompt), _clip(first.prompt), likeness)
 
 
 def _clip(text: str) -> str:

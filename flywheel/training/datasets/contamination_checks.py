@@ -5,19 +5,21 @@
     check_version(version, task_set)    all that a version learnt from, found when it is evaluated on the set
     kept_checks(datasets, task_sets)      of these pairs those that were found already
     preview(draft)                  the same for rows that are not kept yet
+    reports(project, rows)          the same for rows of a file, a part of which is held at a time
 
-A dataset of a task set is checked where it is built, in that request: the work is about linear. One from elsewhere may
-be much larger and is checked there while that is a matter of a second. Pages make up for pairs that are missing (a set
-that was frozen after the dataset) under the same condition; launching, evaluating and proposing always do.
+A dataset of a task set is checked where it is built, in that request: the work is about linear. One from elsewhere is
+checked by the worker that builds it. Pages make up for pairs that are missing (a set that was frozen after the dataset)
+where that is a matter of a second; launching, evaluating and proposing always do.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from django.core.files.storage import default_storage
 
+from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.core.evidence.contamination import (
     METHOD,
@@ -70,6 +72,25 @@ def shown(dataset: Dataset) -> list[ContaminationCheck]:
     return list(_kept(dataset).order_by("-task_set_id"))
 
 
+def reports(project: Project, rows: Iterable[Mapping[str, Any]]) -> dict[TaskSet, Report]:
+    """Report what rows from elsewhere, which are read once, have of every held-out set of the project."""
+    sets = list(TaskSet.objects.filter(project=project).order_by("-pk"))
+    return _reports(rows, [], sets, *_held_out(sets)) if sets else {}
+
+
+def keep(dataset: Dataset, found: Mapping[TaskSet, Report]) -> None:
+    """Keep what was found, for good."""
+    ContaminationCheck.objects.bulk_create(
+        [
+            ContaminationCheck(
+                dataset=dataset, task_set=row, method=METHOD, verdict=report.verdict, report=report.as_dict()
+            )
+            for row, report in found.items()
+        ],
+        ignore_conflicts=True,
+    )
+
+
 def refusal(check: ContaminationCheck | Report, task_set: TaskSet) -> str:
     """Why nothing may be trained on this and measured on that; empty when it may."""
     report = check.as_dict() if isinstance(check, Report) else check.report
@@ -118,32 +139,30 @@ def _kept(dataset: Dataset) -> Any:
 def _make(dataset: Dataset, sets: Any) -> list[ContaminationCheck]:
     sets = list(sets.order_by("-pk"))
     kept = set(_kept(dataset).filter(task_set__in=sets).values_list("task_set_id", flat=True))
-    missing = [row for row in sets if row.pk not in kept]
-    if missing:
+    if missing := [row for row in sets if row.pk not in kept]:
         items, members = _held_out(missing)
-        found = _reports(_rows(dataset), dataset.task_sets, missing, items, members)
-        ContaminationCheck.objects.bulk_create(
-            [
-                ContaminationCheck(
-                    dataset=dataset, task_set=row, method=METHOD, verdict=report.verdict, report=report.as_dict()
-                )
-                for row, report in found.items()
-            ],
-            ignore_conflicts=True,
-        )
+        keep(dataset, _reports(_rows(dataset), dataset.task_sets, missing, items, members))
     return list(_kept(dataset).filter(task_set__in=sets).order_by("-task_set_id"))
 
 
 def _reports(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     task_sets: Sequence[TaskSet],
     sets: list[TaskSet],
     items: Mapping[int, Item],
     members: Mapping[int, set[int]],
 ) -> dict[TaskSet, Report]:
     """One pass of the rows, which are of `task_sets`, over the held-out tasks of all sets, then each set's part."""
+    count = 0
+
+    def counted() -> Iterator[Mapping[str, Any]]:
+        nonlocal count
+        for row in rows:
+            count += 1
+            yield row
+
     sealed = set(Task.objects.filter(pk__in=items, split=Split.SEALED).values_list("pk", flat=True))
-    found = replace(check(_items(rows, task_sets), items.values()), train=len(rows))
+    found = replace(check(_items(counted(), task_sets), items.values()), train=count)
     whole = found.without_words({items[task].id for task in sealed})
     return {row: whole.among({items[task].id for task in members.get(row.pk, ())}) for row in sets}
 
@@ -167,27 +186,27 @@ def _sources(task: Task) -> list[str]:
     return [f"trajectory {task.source.trace_id}"] if task.source else []
 
 
-def _rows(dataset: Dataset) -> list[dict[str, Any]]:
+def _rows(dataset: Dataset) -> Iterator[dict[str, Any]]:
     """The rows of the file; of a file that the storage has lost, the tasks that they were made of."""
     try:
         with default_storage.open(dataset.file) as file:
-            return [json.loads(line) for line in file]
+            yield from map(json.loads, file)
     except FileNotFoundError:
         members = TaskSetMember.objects.filter(task_set__in=dataset.task_sets, split=Split.TRAIN)
-        return [core_task(member.task).to_json() for member in members.select_related("task")]
+        for member in members.select_related("task"):
+            yield core_task(member.task).to_json()
 
 
-def _items(rows: Iterable[Mapping[str, Any]], task_sets: Sequence[TaskSet]) -> list[Item]:
+def _items(rows: Iterable[Mapping[str, Any]], task_sets: Sequence[TaskSet]) -> Iterator[Item]:
     """Rows with what the database knows of their tasks: where they come from, and what is right. In a mix, rows name
     the environment of their task. A row from elsewhere names the trajectory that it comes from, if any."""
     own = task_sets[0].environment_version.environment.name if task_sets else ""
     members = Task.objects.filter(task_sets__in=task_sets).select_related("environment", "source")
     tasks = {f"{task.environment.name}/{task}": task for task in members}
-    found = []
     for row in rows:
         name = row.get("task_id", row.get("id", ""))
         if row.get("origin") in ELSEWHERE:
-            found += items_of_row(row, sources=[f"trajectory {row['trajectory']}"] if "trajectory" in row else ())
+            yield from items_of_row(row, sources=[f"trajectory {row['trajectory']}"] if "trajectory" in row else ())
             continue
         place = "" if row.get("environment") else own
         task = tasks.get(f"{place}/{name}" if place else name)
@@ -200,5 +219,4 @@ def _items(rows: Iterable[Mapping[str, Any]], task_sets: Sequence[TaskSet]) -> l
                 world=whole.world,
                 answers=tuple(dict.fromkeys([*item.answers, *whole.answers])),
             )
-        found.append(item)
-    return found
+        yield item

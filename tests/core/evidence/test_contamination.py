@@ -3,6 +3,8 @@
 import random
 import string
 import time
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from flywheel.core.envs import Task, tictactoe
 from flywheel.core.envs.workplace import request_templates
+from flywheel.core.evidence import contamination
 from flywheel.core.evidence.contamination import (
     BLOCKING,
     LEVELS,
@@ -355,3 +358,74 @@ def test_a_passage_of_what_a_user_says_later_in_a_task_is_found() -> None:
     assert levels([item_of_task(Task("t-2", "Meet me", {"wanted": []}, state))], [held_out]) == {"passage"}
     tables = item_of_task(Task("h-2", "Move it", {"wanted": []}, {"turns": "x", "script": [3, {"say": 4}]}))
     assert levels([item_of_row(row)], [tables]) == set()
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 7])
+def test_training_items_in_parts_show_what_they_show_at_once(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    rng = random.Random(at_once)
+    held_out = [item(number, spoken(rng, 25), f"do {number}") for number in range(30)]
+    train = [item(100 + number, spoken(rng, 25), "else") for number in range(40)]
+    for number, task in enumerate(held_out[:24]):
+        words = task.prompt.split()
+        train += [
+            replace(task, id=f"copy-{number}", answers=(), sources=frozenset()),
+            item(200 + number, " ".join([*words[:20], *spoken(rng, 5).split()]), "another"),
+            item(300 + number, task.prompt, *(task.answers if number % 3 else ("other",))),
+            replace(item(400 + number, spoken(rng, 9)), sources=task.sources if number % 5 == 0 else frozenset()),
+        ][number % 2 : 4 - number % 3]
+    rng.shuffle(train)
+    whole = check(train, held_out)
+    assert {finding.level for finding in whole.findings} >= {"source", "content", "request", "passage"}
+    monkeypatch.setattr(contamination, "AT_ONCE", at_once)
+    assert check(iter(train), held_out) == whole
+
+
+def test_wording_is_common_however_many_parts_it_comes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contamination, "AT_ONCE", 3)
+    rng = random.Random(1)
+    same = spoken(rng, 14)
+    held_out = [item(1, f"{same} {spoken(rng, 40)}")]
+    train = [item(10 + number, f"{spoken(rng, 40)} {same}") for number in range(COMMON + 1)]
+    assert [finding.level for finding in check(train[1:], held_out).findings] == ["passage"]
+    assert check(train, held_out).findings == []
+
+
+def test_rows_of_a_conversation_are_compared_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contamination, "AT_ONCE", 1)
+    asked = "Cancel my first meeting with Bako on December 13"
+    rows = [item(1, asked[:-1]), item(1, f"{asked[:-1]}\nand then write to everybody who was to come that I am ill")]
+    assert "near" not in levels([*rows, item(2, "Hello")], [item(9, asked)])
+
+
+def test_only_a_part_of_the_training_items_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contamination, "AT_ONCE", 10)
+    alive: set[int] = set()
+    most = 0
+
+    def items() -> Iterator[Item]:
+        nonlocal most
+        for number in range(100):
+            made = item(number, f"Number {number} is asked")
+            weakref.finalize(key := _Key(), alive.discard, number)
+            object.__setattr__(made, "sources", _Watched(made.sources, key))
+            alive.add(number)
+            most = max(most, len(alive))
+            yield made
+
+    check(items(), [item(500, "Something else")])
+    assert most < 30
+
+
+class _Key:
+    """What goes when the item goes."""
+
+
+class _Watched(frozenset[str]):
+    """Sources that hold a key."""
+
+    key: _Key
+
+    def __new__(cls, sources: frozenset[str], key: _Key) -> "_Watched":
+        made = super().__new__(cls, sources)
+        made.key = key
+        return made

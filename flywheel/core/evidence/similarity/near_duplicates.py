@@ -31,16 +31,17 @@ CHUNK: Final = 256
 
 
 def nearest(
-    train: Sequence[str], held_out: Sequence[str], least: float, *, before: bool = False
+    train: Sequence[str], held_out: "Sequence[str] | Sketches", least: float, *, before: bool = False
 ) -> dict[int, tuple[int, float]]:
     """By place of the held-out text: the training text that is most like it, and how much, where that is `least` or
-    more. With `before`, both are one list and a text is compared with those before it alone."""
-    if not train or not held_out:
+    more. With `before`, both are one list and a text is compared with those before it alone. Held-out texts that are
+    compared several times can be given as their sketches."""
+    if not train or not len(held_out):
         return {}
-    theirs = _Sketches(train)
-    ours = theirs if before else _Sketches(held_out)
+    theirs = Sketches(train)
+    ours = theirs if before else held_out if isinstance(held_out, Sketches) else Sketches(held_out)
     found: dict[int, tuple[int, float]] = {}
-    for start in range(0, len(held_out), AT_ONCE):
+    for start in range(0, len(ours), AT_ONCE):
         at, place = _candidates(theirs, ours, slice(start, start + AT_ONCE))
         if before:
             at, place = at[place < at], place[place < at]
@@ -62,12 +63,12 @@ def jaccard(one: "Hashes", other: "Hashes") -> float:
     return both / (len(one) + len(other) - both)
 
 
-class _Sketches:
+class Sketches:
     """The shingles of texts, and their minima under each permutation."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         codes = [_codes(text) for text in texts]
-        self.ends = np.cumsum([len(one) for one in codes])
+        self.ends = np.cumsum([len(one) for one in codes], dtype=np.int64)
         self.starts = np.concatenate([[0], self.ends[:-1]])
         self.every = np.concatenate(codes)
         rng = np.random.default_rng(5)
@@ -82,6 +83,9 @@ class _Sketches:
                 mixed = some * factors[column] + shifts[column]
                 mixed ^= mixed >> np.uint32(16)
                 self.minima[first : last + 1, column] = np.minimum.reduceat(mixed * np.uint32(0x45D9F3B), starts)
+
+    def __len__(self) -> int:
+        return len(self.ends)
 
     def shingles(self, at: int) -> "Hashes":
         return np.unique(self.every[self.starts[at] : self.ends[at]])
@@ -107,7 +111,7 @@ def _codes(text: str, most: int = READ) -> "Hashes":
     return (codes >> np.uint64(32)).astype(np.uint32)
 
 
-def _candidates(theirs: _Sketches, ours: _Sketches, rows: slice) -> "tuple[Ints, Ints]":
+def _candidates(theirs: Sketches, ours: Sketches, rows: slice) -> "tuple[Ints, Ints]":
     """Pairs that agree in a band, the held-out texts of `rows` only; of each text those that agree in most bands."""
     keys, wanted = theirs.bands(slice(None)), ours.bands(rows)
     total, pairs = len(keys), []
@@ -125,7 +129,7 @@ def _candidates(theirs: _Sketches, ours: _Sketches, rows: slice) -> "tuple[Ints,
     return _first(codes // total, codes % total, times, BEST)
 
 
-def _best(theirs: _Sketches, ours: _Sketches, at: "Ints", place: "Ints") -> tuple[list[int], list[int]]:
+def _best(theirs: Sketches, ours: Sketches, at: "Ints", place: "Ints") -> tuple[list[int], list[int]]:
     """Return the candidates whose minima agree most."""
     agree = (theirs.minima[place] == ours.minima[at]).sum(axis=1)
     held, other = _first(at, place, agree, EXACT)

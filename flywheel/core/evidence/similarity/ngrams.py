@@ -7,7 +7,7 @@ nothing.
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -19,37 +19,64 @@ WORDS: Final = 13
 SHORTEST: Final = 8
 COMMON: Final = 10
 
+T = TypeVar("T")
 _WORD = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 """A word; where a script sets no spaces, a character."""
 
 
-def shared(train: Sequence[str], held_out: Sequence[str], ids: Sequence[str]) -> dict[int, tuple[list[int], str]]:
-    """By place of the held-out text: the training texts that have a run of it, and the run's words.
+class SharedRuns(Generic[T]):
+    """Runs of held-out texts that training texts have too. Those are added in parts; what has none is not kept."""
 
-    `ids` says which training texts are one item: its copies make no wording common.
-    """
-    known: dict[str, int] = {}
-    theirs, ours = [_numbers(text, known) for text in train], [_numbers(text, known) for text in held_out]
-    item = np.unique(np.array(ids, dtype=object), return_inverse=True)[1] if ids else np.zeros(0, dtype=np.int64)
-    found: dict[int, tuple[list[int], str]] = {}
-    names = list(known)
-    for size in range(SHORTEST, WORDS + 1):
-        chosen = [at for at, one in enumerate(ours) if len(one) >= size and (len(one) == size or size == WORDS)]
-        if not chosen:
-            continue
-        wanted, at, start = _runs([ours[place] for place in chosen], size)
-        runs, place, _ = _runs(theirs, size)
-        rare = _rare(runs, place, item, wanted)
-        for code, owner, begin in zip(wanted.tolist(), at.tolist(), start.tolist(), strict=True):
-            held = chosen[owner]
-            if code in rare and held not in found:
-                words = ours[held][begin : begin + size]
-                found[held] = (rare[code], " ".join(names[word] for word in words.tolist()))
-    return found
+    def __init__(self, held_out: Sequence[str]) -> None:
+        self._words: dict[str, int] = {}
+        self._texts = [_numbers(text, self._words) for text in held_out]
+        self._sought: dict[int, tuple[list[int], Hashes, Ints, Ints]] = {}
+        """By size of a run: places of the texts, then of each run its hash, whose it is, and where it begins."""
+        for size in range(SHORTEST, WORDS + 1):
+            own = [at for at, one in enumerate(self._texts) if len(one) >= size and (len(one) == size or size == WORDS)]
+            if own:
+                self._sought[size] = (own, *_runs([self._texts[at] for at in own], size))
+        self._rare = {size: np.unique(codes) for size, (_, codes, _, _) in self._sought.items()}
+        """Runs that are not known yet to be wording that everybody uses."""
+        self._having: dict[tuple[int, int], dict[str, T]] = {}
+
+    def add(self, train: Sequence[str], owners: Sequence[T], ids: Sequence[str]) -> None:
+        """Compare these training texts. `ids` says which of them are one item: its copies make no wording common."""
+        theirs = [self._known(text) for text in train] if self._sought else []
+        for size, rare in self._rare.items():
+            runs, place, _ = _runs(theirs, size)
+            hit = np.isin(runs, rare)
+            pairs = zip(runs[hit].tolist(), place[hit].tolist(), strict=True)
+            common = []
+            for code, at in dict.fromkeys(pairs):
+                having = self._having.setdefault((size, code), {})
+                if len(having) <= COMMON:
+                    having.setdefault(ids[at], owners[at])
+                    if len(having) > COMMON:
+                        common.append(code)
+            if common:
+                self._rare[size] = np.setdiff1d(rare, np.array(common, dtype=np.uint64), assume_unique=True)
+
+    def found(self) -> dict[int, tuple[list[T], str]]:
+        """By place of the held-out text: the owners of training texts that have a run of it, one of each id, and the
+        run's words."""
+        found: dict[int, tuple[list[T], str]] = {}
+        names = list(self._words)
+        for size, (own, codes, owner, start) in self._sought.items():
+            for code, place, begin in zip(codes.tolist(), owner.tolist(), start.tolist(), strict=True):
+                having = self._having.get((size, code), {})
+                if 0 < len(having) <= COMMON and own[place] not in found:
+                    words = self._texts[own[place]][begin : begin + size]
+                    found[own[place]] = (list(having.values()), " ".join(names[word - 1] for word in words.tolist()))
+        return found
+
+    def _known(self, text: str) -> "Ints":
+        """Numbers of its words; 0 for one that no held-out text has."""
+        return np.array([self._words.get(word, 0) for word in _WORD.findall(text)], dtype=np.int64)
 
 
-def _numbers(text: str, known: dict[str, int]) -> "Ints":
-    return np.array([known.setdefault(word, len(known)) for word in _WORD.findall(text)], dtype=np.int64)
+def _numbers(text: str, words: dict[str, int]) -> "Ints":
+    return np.array([words.setdefault(word, len(words) + 1) for word in _WORD.findall(text)], dtype=np.int64)
 
 
 def _runs(texts: Sequence["Ints"], size: int) -> "tuple[Hashes, Ints, Ints]":
@@ -69,21 +96,3 @@ def _runs(texts: Sequence["Ints"], size: int) -> "tuple[Hashes, Ints, Ints]":
         codes += (every[first + shift] + np.uint64(1)) * factor
     codes ^= codes >> np.uint64(29)
     return codes, owner, start
-
-
-def _rare(runs: "Hashes", place: "Ints", item: "Ints", wanted: "Hashes") -> dict[int, list[int]]:
-    """Return the texts of each wanted run that some items have, but not too many."""
-    hit = np.isin(runs, wanted)
-    runs, place = runs[hit], place[hit]
-    if not len(runs):
-        return {}
-    pairs = np.unique(np.stack([runs, item[place].astype(np.uint64)]), axis=1)
-    codes, times = np.unique(pairs[0], return_counts=True)
-    rare = codes[times <= COMMON]
-    kept = np.isin(runs, rare)
-    found: dict[int, list[int]] = {}
-    for code, text in zip(runs[kept].tolist(), place[kept].tolist(), strict=True):
-        texts = found.setdefault(code, [])
-        if text not in texts[-1:]:
-            texts.append(text)
-    return found
