@@ -24,7 +24,7 @@ HANDLERS = {
     "evals.EvalRun": "workers.jobs.eval_runs.evaluate",
     "evals.Rescore": "workers.jobs.rescores.judge_again",
     "failures.Clustering": "workers.jobs.failure_clusters.cluster",
-    "training.TrainingRun": "workers.jobs.training_runs.train",
+    "training.TrainingRun": "workers.jobs.training.training_runs.train",
     "trajectories.Bulk": "workers.jobs.trajectories.bulk_changes.carry_out",
     "trajectories.Import": "workers.jobs.trajectories.file_imports.import_file",
     "trajectories.Reread": "workers.jobs.trajectories.span_rereads.read_again",

@@ -3,12 +3,12 @@ from django.urls import URLPattern, URLResolver, path
 from flywheel.training.pages import (
     dataset_sources,
     datasets,
-    fix_trials,
     hosted_training,
     launch,
     rollouts,
     runs,
 )
+from flywheel.training.pages.fixes import fix_trials
 
 app_name = "training"
 # /p/<project>/training/

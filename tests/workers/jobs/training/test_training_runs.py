@@ -34,7 +34,7 @@ from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 from tests.pages import page_of
 from tests.worker import Worker
-from workers.jobs import training_runs
+from workers.jobs.training import training_runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -21,7 +21,7 @@ from flywheel.failures.buckets import bucket_definitions
 from flywheel.training.fixes import bucket_evidence, trial_lifecycle, trial_results
 from flywheel.training.fixes.trial_lifecycle import MOST_DRAFTS
 from flywheel.training.models import FixTrial
-from flywheel.training.pages.fix_forms import ADDED, DraftForm, FixForm, texts_of
+from flywheel.training.pages.fixes.fix_forms import ADDED, DraftForm, FixForm, texts_of
 from flywheel.trajectories.annotations.project_buckets import name_of
 
 LISTED = 20

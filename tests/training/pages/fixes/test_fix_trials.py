@@ -19,7 +19,7 @@ from flywheel.training.datasets.measured_tasks import Measured
 from flywheel.training.fixes.example_choice import examples_for
 from flywheel.training.fixes.trial_lifecycle import MOST_DRAFTS
 from flywheel.training.models import FixTrial
-from flywheel.training.pages import fix_forms
+from flywheel.training.pages.fixes import fix_forms
 from tests import conftest
 from tests.conftest import SYSTEM
 from tests.pages import page_of

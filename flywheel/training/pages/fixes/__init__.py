@@ -1,0 +1,1 @@
+"""Pages of fixes that need no training."""
