@@ -24,6 +24,7 @@ HANDLERS = {
     "evals.EvalRun": "workers.jobs.eval_runs.evaluate",
     "evals.Rescore": "workers.jobs.rescores.judge_again",
     "failures.Clustering": "workers.jobs.failure_clusters.cluster",
+    "training.PromptSearch": "workers.jobs.training.prompt_optimiser.search_prompts",
     "training.TrainingRun": "workers.jobs.training.training_runs.train",
     "trajectories.Bulk": "workers.jobs.trajectories.bulk_changes.carry_out",
     "trajectories.Import": "workers.jobs.trajectories.file_imports.import_file",

@@ -171,7 +171,7 @@ def _answers(
         answered = [
             (task, rollout) for (task, _), rollout in zip(chunk, rollouts, strict=True) if rollout.error != UNASKED
         ]
-        _refuse_silence([rollout for _, rollout in answered], is_first=is_first and not number)
+        refuse_silence([rollout for _, rollout in answered], is_first=is_first and not number)
         return answered
 
     # What is asked is paid for: nothing ahead of a budget.
@@ -186,16 +186,16 @@ def _to_show(run: EvalRun, tasks: Sequence[Task]) -> list[envs.Task]:
     return [core_task(member.task) for member in members]
 
 
-def _refuse_silence(rollouts: Sequence[Rollout], *, is_first: bool) -> None:
+def refuse_silence(rollouts: Sequence[Rollout], *, is_first: bool, least: int = SILENT) -> None:
     """Raise EngineError when not one of these attempts was answered: none will be for now, and there is one reason.
 
     Those that the environment broke say nothing about the policy. Where the server has answered others only its being
-    away does: requests that it refuses it would refuse in every go, and the run would never end.
+    away does, at `least` attempts: requests that it refuses it would refuse in every go, and the run would never end.
     """
     asked = [rollout for rollout in rollouts if not rollout.broken]
     if not asked or not all(rollout.error for rollout in asked):
         return
-    if is_first or (len(asked) >= SILENT and all(rollout.is_away for rollout in asked)):
+    if is_first or (len(asked) >= least and all(rollout.is_away for rollout in asked)):
         cause, times = Counter(rollout.error for rollout in asked).most_common(1)[0]
         which = "the first" if is_first else "the last"
         raise EngineError(f"not one of {which} {len(asked)} requests was answered; {times} times: {cause}")

@@ -57,14 +57,14 @@ def _row(task: int, rollout: Rollout, verdict: Verdict, trajectory: int | None) 
         reason,
         reason if verdict.score is None else "",
         verdict.cause,
-        count(_total(responses, "tokens_in")),
-        count(_total(responses, "tokens_out")),
-        _float(_total(responses, "cost_usd")),
-        _float(_total(responses, "latency_ms")),
+        count(total(responses, "tokens_in")),
+        count(total(responses, "tokens_out")),
+        _float(total(responses, "cost_usd")),
+        _float(total(responses, "latency_ms")),
     )
 
 
-def _total(responses: Sequence[ChatResponse], name: str) -> Any:
+def total(responses: Sequence[ChatResponse], name: str) -> Any:
     """Sum one figure of the requests; None where an answer does not say what it took. Those that failed need not."""
     told = [getattr(response, name) for response in responses]
     is_untold = any(value is None and not each.error for value, each in zip(told, responses, strict=True))

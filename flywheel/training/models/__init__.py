@@ -1,8 +1,15 @@
-"""Datasets, recommendations, tried fixes, training runs and what they measured on the way."""
+"""Datasets, recommendations, tried fixes, searches for prompts, training runs and what they measured on the way."""
 
 from flywheel.training.models.contamination import ContaminationCheck
 from flywheel.training.models.datasets import Dataset
 from flywheel.training.models.fix_trials import FixDraft, FixTrial
+from flywheel.training.models.prompt_searches import (
+    PromptAttempt,
+    PromptProposal,
+    PromptSearch,
+    PromptSearchEvent,
+    ProposalState,
+)
 from flywheel.training.models.recommendations import Recommendation
 from flywheel.training.models.rollouts import Dropped
 from flywheel.training.models.runs import Point, TrainingEvent, TrainingRun
@@ -14,6 +21,11 @@ __all__ = [
     "FixDraft",
     "FixTrial",
     "Point",
+    "PromptAttempt",
+    "PromptProposal",
+    "PromptSearch",
+    "PromptSearchEvent",
+    "ProposalState",
     "Recommendation",
     "TrainingEvent",
     "TrainingRun",
