@@ -21,8 +21,8 @@ ROUNDS = 20
 """Of gepa for each proposal that may be made: one whose tasks were all solved proposes nothing."""
 
 
-class Spent(Exception):
-    """The budget is: the search is over, and keeps what it has."""
+class BudgetEnd(Exception):
+    """The budget is spent: the search is over, and keeps what it has."""
 
 
 class Halt(BaseException):
@@ -34,7 +34,7 @@ class Halt(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class Attempt:
     """One attempt, as the search learns of it."""
 
     score: float | None
@@ -43,11 +43,11 @@ class Played:
 
 
 class Player(Protocol):
-    def play(self, text: str, tasks: Sequence[int]) -> list[Played]:
+    def play(self, text: str, tasks: Sequence[int]) -> list[Attempt]:
         """Attempt the tasks with this prompt; those that were attempted before are given again."""
 
     def write(self, parent: str, question: str) -> str | None:
-        """Ask for a better prompt than `parent`; None for an answer that is of no use. Raises Spent."""
+        """Ask for a better prompt than `parent`; None for an answer that is of no use. Raises BudgetEnd."""
 
 
 def drive(start: str, tasks: Sequence[int], player: Player, *, seed: int, first: int, proposals: int) -> None:
@@ -64,7 +64,7 @@ def drive(start: str, tasks: Sequence[int], player: Player, *, seed: int, first:
             track_best_outputs=False,
         )
     except Halt as halt:
-        if not isinstance(halt.error, Spent):
+        if not isinstance(halt.error, BudgetEnd):
             raise halt.error from None
 
 

@@ -30,7 +30,7 @@ from flywheel.training.models import PromptAttempt, PromptProposal, PromptSearch
 from flywheel.trajectories.formats.values.hostile_json import count, text
 from workers.engines.engine_endpoints import open_engine
 from workers.jobs.eval_runs import VerifierChanged, open_version, refuse_silence
-from workers.jobs.training.prompt_course import Played, Spent, drive, text_in
+from workers.jobs.training.prompt_course import Attempt, BudgetEnd, drive, text_in
 from workers.judging import attempt_verdicts, project_judges
 from workers.policies.answer_prices import with_price
 from workers.policies.endpoint_keys import with_key
@@ -99,13 +99,13 @@ class Course:
         self._broken_off: PromptProposal | None = None
         self._seen: set[tuple[int, int]] = set()
 
-    def play(self, prompt: str, tasks: Sequence[int]) -> list[Played]:
-        """Attempt the tasks that were not attempted with this prompt. Raises Spent where too few attempts are left."""
+    def play(self, prompt: str, tasks: Sequence[int]) -> list[Attempt]:
+        """Attempt the tasks that were not attempted with this prompt. Raises BudgetEnd where too few attempts are left."""
         proposal = self._with(prompt)
         wanted = {(proposal.pk, task) for task in tasks}
         if len(self._seen | wanted) > to_play(self._search):
             self._broken_off = proposal
-            raise Spent
+            raise BudgetEnd
         self._seen |= wanted
         waiting = [task for task in dict.fromkeys(tasks) if (proposal.pk, task) not in self._attempts]
         env = self._env(prompt) if waiting else None
@@ -118,7 +118,7 @@ class Course:
         """Ask for the next proposal, or give the one that is stored."""
         place, asked = self._written + 1, hashlib.sha256(question.encode()).hexdigest()
         if place > self._search.most_proposals:
-            raise Spent
+            raise BudgetEnd
         if place >= len(self._proposals):
             self._ask(parent, question, asked)
         proposal, self._written = self._proposals[place], place
@@ -219,7 +219,7 @@ class Course:
             self._lease.update(message=f"{proposal if proposal.place else 'the prompt as it is'}: {of}")
         project_judges.refuse_void(env)
 
-    def _told(self, attempt: PromptAttempt) -> Played:
+    def _told(self, attempt: PromptAttempt) -> Attempt:
         """An attempt as the proposing model is shown it, the same from a row just written and from one read again."""
         wanted = json.dumps(self._tasks[attempt.task_id].target, ensure_ascii=False, sort_keys=True)
         told = {
@@ -228,7 +228,7 @@ class Course:
             "Verdict": attempt.reason,
             "What was wanted": wanted[:TARGET],
         }
-        return Played(attempt.score, told)
+        return Attempt(attempt.score, told)
 
 
 def _seed(search: PromptSearch, task: Task) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.jobs.training.prompt_course import Played, Spent, drive, mean_for_missing, text_in
+from workers.jobs.training.prompt_course import Attempt, BudgetEnd, drive, mean_for_missing, text_in
 
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = """
@@ -29,14 +29,14 @@ class Notes:
         self.proposals, self.course = proposals, list[tuple[str, list[int]]]()
         self.questions = list[str]()
 
-    def play(self, text: str, tasks: Sequence[int]) -> list[Played]:
+    def play(self, text: str, tasks: Sequence[int]) -> list[Attempt]:
         self.course.append((text, list(tasks)))
         solved = [any(task % (2 + ord(letter) - ord("a")) == 0 for letter in text) for task in tasks]
-        return [Played(float(each), {"Score": str(each)}) for each in solved]
+        return [Attempt(float(each), {"Score": str(each)}) for each in solved]
 
     def write(self, parent: str, question: str) -> str | None:
         if len(self.questions) == self.proposals:
-            raise Spent
+            raise BudgetEnd
         self.questions.append(question)
         letter = "abcdefghijkl"[len(self.questions) - 1]
         return None if letter == "c" else parent + letter
