@@ -38,7 +38,7 @@ class Attempt:
     """One attempt, as the search learns of it."""
 
     score: float | None
-    told: Mapping[str, str]
+    shown: Mapping[str, str]
     """What the model that proposes is shown."""
 
 
@@ -105,7 +105,7 @@ class _Adapter(GEPAAdapter[int, Mapping[str, str], None]):
         with _leaving():
             played = self._player.play(candidate[COMPONENT], batch)
             scores = mean_for_missing([each.score for each in played])
-        return EvaluationBatch([None] * len(batch), scores, [each.told for each in played])
+        return EvaluationBatch([None] * len(batch), scores, [each.shown for each in played])
 
     def make_reflective_dataset(
         self,

@@ -100,7 +100,7 @@ class Course:
         self._seen: set[tuple[int, int]] = set()
 
     def play(self, prompt: str, tasks: Sequence[int]) -> list[Attempt]:
-        """Attempt the tasks that were not attempted with this prompt. Raises BudgetEnd where too few attempts are left."""
+        """Attempt the tasks that were not attempted with this prompt. Raises BudgetEnd where too few are left."""
         proposal = self._with(prompt)
         wanted = {(proposal.pk, task) for task in tasks}
         if len(self._seen | wanted) > to_play(self._search):
@@ -112,7 +112,7 @@ class Course:
         for start in range(0, len(waiting), CHUNK):
             assert env is not None
             self._play(env, proposal, [self._tasks[task] for task in waiting[start : start + CHUNK]])
-        return [self._told(self._attempts[proposal.pk, task]) for task in tasks]
+        return [self._as_shown(self._attempts[proposal.pk, task]) for task in tasks]
 
     def write(self, parent: str, question: str) -> str | None:
         """Ask for the next proposal, or give the one that is stored."""
@@ -219,7 +219,7 @@ class Course:
             self._lease.update(message=f"{proposal if proposal.place else 'the prompt as it is'}: {of}")
         project_judges.refuse_void(env)
 
-    def _told(self, attempt: PromptAttempt) -> Attempt:
+    def _as_shown(self, attempt: PromptAttempt) -> Attempt:
         """An attempt as the proposing model is shown it, the same from a row just written and from one read again."""
         wanted = json.dumps(self._tasks[attempt.task_id].target, ensure_ascii=False, sort_keys=True)
         told = {
