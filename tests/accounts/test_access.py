@@ -20,6 +20,7 @@ from ninja.operation import Operation
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, ModelPrice, Permission, Role, Scope, User
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Generation, Proving, Trial, WorldTrial
 from flywheel.environments.playground.episode_moves import start as start_play
 from flywheel.environments.task_sets.suite_definitions import put as put_suite
@@ -28,7 +29,7 @@ from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
 from flywheel.server.api import api
-from flywheel.training.models import FixTrial
+from flywheel.training.models import FixTrial, PromptSearch
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.models import Batch, Import, Quarantined
@@ -152,6 +153,7 @@ CALLS = {
         list_reward_audits get_reward_audit list_audited_outputs list_audited_tasks get_reward_standing
         list_recommendations list_datasets get_dataset list_dataset_rows
         list_fix_trials get_fix_trial get_bucket_evidence choose_examples
+        list_prompt_searches get_prompt_search list_prompt_proposals
         list_runs get_run list_run_points list_run_events
         list_candidates get_candidate list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
@@ -179,6 +181,7 @@ CALLS = {
         list_sandboxes
         try_world get_world_trial write_task say_right
         put_suite retire_suite run_suite try_fix
+        search_prompts try_prompt_proposals cancel_prompt_search resume_prompt_search
     """,
     Scope.TRAIN: """
         collect_rollouts write_dataset drop_rollout take_rollout_back
@@ -446,6 +449,21 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         created_by=cast.builder,
     )
     fix.drafts.create(place=0, name="brief", changes=["prompt"], version=candidate.baseline, evaluation=learnt.run)
+    search = PromptSearch.objects.create(
+        project=cast.project,
+        created_by=cast.builder,
+        bucket=bucket.key,
+        parent=run.version,
+        task_set=run.task_set,
+        tasks=[learnt.task_id],
+        endpoint={"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "writer"},
+        sampling={},
+        verifier_digest=run.verifier_digest,
+        most_attempts=20,
+        most_proposals=1,
+        state=State.SUCCEEDED,
+    )
+    search.proposals.create(place=0, text="As it is.")
     values: dict[tuple[str, str], Any] = {
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
@@ -500,6 +518,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("training", "key"): bucket.key,
         ("training", "trial"): fix.pk,
         ("fix-trials", "trial_id"): fix.pk,
+        ("prompt-searches", "search_id"): search.pk,
         ("training", "run"): learnt.run_id,
         ("training", "number"): learnt.task.number,
         ("training", "sample"): learnt.sample,

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Avg
+from django.db.models import Avg, QuerySet
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
@@ -232,6 +232,13 @@ class SearchResults:
         """Count the proposals that what is left of the attempts is enough to try."""
         fits = (self.search.most_attempts - self.attempts) // _trial(self.search, 0) - 1
         return max(0, min(MOST_DRAFTS, fits))
+
+
+def searches() -> QuerySet[PromptSearch]:
+    """With what is shown of them."""
+    return PromptSearch.objects.select_related(
+        "project", "parent__agent", "task_set__environment_version__environment", "trial", "created_by"
+    )
 
 
 def results_of(search: PromptSearch) -> SearchResults:

@@ -1,0 +1,162 @@
+"""Searches for a prompt with a model's help, for programs: start one, read every proposal, try the best."""
+
+import uuid
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema, Status
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.edge.answers import JobOut, ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import one
+from flywheel.edge.schemas import Body, RefIn
+from flywheel.evals.api.references import task_set_of, version_of
+from flywheel.training.fixes import draft_search
+from flywheel.training.fixes.draft_search import ProposalResult, SearchRequest
+from flywheel.training.models import PromptSearch
+
+router = Router(tags=["training"])
+
+
+class ProposerIn(Body):
+    base_url: str
+    model: str
+    api_key_env: str = ""
+    """The name of the key, never the key itself."""
+
+
+class SearchIn(Body):
+    key: uuid.UUID | None = None
+    """Yours, so that a call which is repeated makes one search."""
+    bucket: str
+    version: RefIn
+    task_set: RefIn
+    endpoint: ProposerIn
+    """Of the model that proposes. It reads training tasks, attempts and verdicts."""
+    proposals: int = 10
+    """At most."""
+    tasks: int = 30
+    """Training tasks that are attempted, at most."""
+    attempts: int | None = None
+    """At most, with the trial afterwards; as many as the proposals may need where it is left out."""
+    samples: int = 4
+    """Attempts per task in the trial afterwards."""
+    seed: int = 1
+
+
+class ProposalsIn(Body):
+    proposals: list[int]
+    """Places of the proposals that become drafts."""
+
+
+class SearchOut(JobOut):
+    bucket: str
+    version: Ref = Field(alias="parent")
+    task_set: Ref
+    endpoint: dict[str, Any]
+    seed: int
+    most_attempts: int
+    most_proposals: int
+    samples: int
+    trial: int | None = Field(alias="trial_id")
+    """The trial of its best proposals, once it was begun."""
+
+
+class ScoreOut(Schema):
+    task: Ref
+    score: float | None
+    """Null for an attempt that is unscored; it is in no mean."""
+    reason: str
+
+
+class ProposalOut(Schema):
+    place: int
+    """0 for the version's own prompt."""
+    text: str
+    parent: int | None
+    """The place of the proposal that it was made from."""
+    state: str
+    """`open`: not played to its end. `dropped`: no better on its first tasks. `kept`: played on all. `refused`."""
+    problem: str
+    mean: float | None
+    """Over attempts with a score; one attempt per task, so there is no interval."""
+    n: int
+    unscored: int
+    scores: list[ScoreOut]
+
+
+@router.get("/prompt-searches", response=page_of(SearchOut, "PromptSearchPage"), auth=Key(Scope.READ))
+def list_prompt_searches(request: HttpRequest, query: Query[ListQuery]) -> Any:
+    """List searches for a prompt, newest first."""
+    return paginate(draft_search.searches().filter(project=keyed(request).project), query)
+
+
+@router.post("/prompt-searches", response={200: SearchOut, 202: SearchOut}, auth=Key(Scope.BUILD))
+def search_prompts(request: HttpRequest, body: SearchIn) -> Status[Any]:
+    """Have a model propose system prompts, and each tried on training tasks. The same key again answers the search that
+    is there, with 200."""
+    wanted = SearchRequest(
+        key=body.key or uuid.uuid4(),
+        bucket=body.bucket,
+        parent=version_of(request, body.version),
+        task_set=task_set_of(request, body.task_set),
+        endpoint=body.endpoint.dict(),
+        proposals=body.proposals,
+        tasks=body.tasks,
+        attempts=body.attempts,
+        samples=body.samples,
+        seed=body.seed,
+    )
+    search, is_new = draft_search.submit(wanted, keyed(request).actor)
+    return Status(202 if is_new else 200, search)
+
+
+@router.get("/prompt-searches/{search_id}", response=SearchOut, auth=Key(Scope.READ))
+def get_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
+    return one(draft_search.searches().filter(project=keyed(request).project), pk=search_id)
+
+
+@router.get(
+    "/prompt-searches/{search_id}/proposals", response=page_of(ProposalOut, "PromptProposalPage"), auth=Key(Scope.READ)
+)
+def list_prompt_proposals(request: HttpRequest, search_id: int, query: Query[ListQuery]) -> dict[str, Any]:
+    """List every proposal with its scores by task, newest first; the last is the version's own prompt."""
+    search = get_prompt_search(request, search_id)
+    found = {each.proposal.pk: each for each in draft_search.results_of(search).proposals}
+    page = paginate(search.proposals.all(), query)
+    return page | {"items": [_fields_of(found[row.pk]) for row in page["items"]]}
+
+
+@router.post("/prompt-searches/{search_id}/try", response=SearchOut, auth=Key(Scope.BUILD))
+def try_prompt_proposals(request: HttpRequest, search_id: int, body: ProposalsIn) -> PromptSearch:
+    """Have proposals tried on all training tasks, as drafts of a fix trial. 409 before the search is over."""
+    draft_search.try_proposals(get_prompt_search(request, search_id), body.proposals, keyed(request).actor)
+    return get_prompt_search(request, search_id)
+
+
+@router.post("/prompt-searches/{search_id}/cancel", response=SearchOut, auth=Key(Scope.BUILD))
+def cancel_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
+    """Stop it; what was played and proposed is kept."""
+    return get_prompt_search(request, search_id).cancel(keyed(request).actor)
+
+
+@router.post("/prompt-searches/{search_id}/resume", response=SearchOut, auth=Key(Scope.BUILD))
+def resume_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
+    """Go on from what is stored; nothing is asked twice."""
+    return get_prompt_search(request, search_id).resume(keyed(request).actor)
+
+
+def _fields_of(result: ProposalResult) -> dict[str, Any]:
+    row = result.proposal
+    return {
+        "place": row.place,
+        "text": row.text,
+        "parent": row.parent.place if row.parent else None,
+        "state": row.state,
+        "problem": row.problem,
+        "mean": result.mean,
+        "n": result.n,
+        "unscored": result.unscored,
+        "scores": result.attempts,
+    }
