@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from django.apps import apps
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from flywheel.agents.models import Version
 from flywheel.core.evidence.fix_ladder import Fix, TriedFix
@@ -23,7 +23,7 @@ from flywheel.environments.models import TaskSet
 from flywheel.evals.comparisons.run_comparison import CannotCompare, check
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.run_summaries import rows_of
-from flywheel.training.models import FixDraft, FixTrial
+from flywheel.training.models import FixDraft, FixTrial, PromptProposal, ProposalState
 
 ALPHA = 0.05
 """The chance that one interval of several misses, all of them together."""
@@ -168,7 +168,7 @@ def tried_fixes(version: Version, task_set: TaskSet) -> Mapping[Fix, TriedFix]:
     environment = task_set.environment_version.environment_id
     rows = trials().filter(parent=version, task_set__environment_version__environment=environment)
     every = [results_of(trial) for trial in rows.order_by("-pk")]
-    compared = _compared(every)
+    compared = _compared(every) + _proposed(version, environment)
     found: dict[Fix, TriedFix] = {}
     for fix in LIGHTER:
         own = [(one, each) for one in every for each in one.drafts if fix in each.draft.changes]
@@ -182,6 +182,19 @@ def _compared(every: list[TrialResults]) -> int:
     """Count the drafts that were compared with their parent, whatever they change; the same two evals once."""
     pairs = [(one, each) for one in every for each in one.drafts if each.difference]
     return len({(one.trial.parent_eval_id, each.draft.evaluation_id) for one, each in pairs})
+
+
+def _proposed(version: Version, environment: int) -> int:
+    """Count the proposals of searches that were played on all of their tasks: the best of them was picked as well. One
+    that a trial compares is counted there."""
+    rows = PromptProposal.objects.filter(
+        search__parent=version,
+        search__task_set__environment_version__environment=environment,
+        state=ProposalState.KEPT,
+        place__gt=0,
+    )
+    tried = FixDraft.objects.filter(trial=OuterRef("search__trial"), version__system_prompt=OuterRef("text"))
+    return rows.exclude(Exists(tried)).count()
 
 
 def _tried(drafts: list[tuple[TrialResults, DraftResult]], compared: int) -> TriedFix:

@@ -13,7 +13,7 @@ from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Split, Task, TaskSetMember
 from flywheel.evals.models import Result
 from flywheel.training.datasets.measured_tasks import Measured
-from flywheel.training.fixes import draft_search
+from flywheel.training.fixes import draft_search, trial_results
 from flywheel.training.fixes.draft_search import SearchRequest, problem_of, results_of, submit, try_proposals
 from flywheel.training.models import FixTrial, PromptAttempt, PromptProposal, PromptSearch, ProposalState
 from tests.conftest import SYSTEM
@@ -211,3 +211,12 @@ def test_one_whose_judge_passed_a_canary_is_not_resumed(desk: Desk) -> None:
     search.judges = {"tone": {"void": "it gave a canary a mark"}}
     with pytest.raises(StaleState, match="is void"):
         search.check_resume()
+
+
+def test_the_ladder_s_interval_is_wide_enough_for_what_the_search_compared(desk: Desk) -> None:
+    search = finished(desk)
+    proposal(search, 4, f"{SYSTEM} Be polite.", [1.0, 0.0, 0.0])
+    try_proposals(search, [1], Actor(desk.cast.builder))
+    desk.carry_out()
+    found = trial_results.tried_fixes(desk.parent, desk.task_set)["prompt"]
+    assert (found.drafts, found.compared) == (1, 2), "the one that is tried counts once"
