@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import Avg, Count, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Cast
 
+from flywheel.core.envs.worlds.stand_ins import simulator_of
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
 from flywheel.environments.models import MEASURED, Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.trajectories.annotations.project_buckets import name_of
@@ -77,6 +78,22 @@ def solved_by_version(task: Task, version: EnvironmentVersion | None) -> list[di
         .order_by("run__version__agent__name", "-run__version__number")
     )
     return [{**row, "rate": proportion(row["passed"], row["scored"], unscored=row["unscored"])} for row in rows]
+
+
+def simulator_agreement(environment: Environment, version: EnvironmentVersion | None) -> Estimate | None:
+    """How often the model that stands in for tools gives a recorded result that was held back, by the newest proofs of
+    this version's tasks; None where no model stands in."""
+    if version is None or not simulator_of(version.config):
+        return None
+    rows = environment.tasks.filter(
+        retired_at=None, proof__environment_version=str(version), proof__simulated__has_key="calls"
+    )
+    values: list[float] = []
+    clusters: list[str] = []
+    for cluster, found in rows.order_by("pk").values_list("cluster", "proof__simulated"):
+        values += [1.0] * found["same"] + [0.0] * (found["calls"] - found["same"])
+        clusters += [cluster] * found["calls"]
+    return clustered_rate(values, clusters)
 
 
 def counts(environments: QuerySet[Environment]) -> QuerySet[Environment]:

@@ -103,7 +103,9 @@ def evaluate(lease: Lease) -> None:
             f"the verifier's code changed since eval {run.pk} was submitted; submit it anew: one judge scores all of it"
         )
     kind = environment.environment.kind
-    runners = project_judges.runners(run.project, environment.verifier, run.judges, lease=lease)
+    runners = project_judges.runners(
+        run.project, environment.verifier, run.judges, simulated=run.simulator, lease=lease
+    )
     env = envs.build(kind, environment.config, environment.verifier, runners, run.version.config())
     if _ask_and_judge(lease, run, env):
         _conclude(lease, run)
@@ -240,6 +242,9 @@ def _store(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, *
             )
         run.judges = project_judges.note(lease, env)
         unscore(run.results.all(), run.judges)
+        if simulated := project_judges.simulated(env):
+            run.simulator = simulated
+            lease.update(simulator=simulated)
         lease.progress(done)
     project_judges.refuse_void(env)
 

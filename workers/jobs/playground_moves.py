@@ -2,7 +2,7 @@
 
 from django.db import transaction
 
-from flywheel.core.envs.kinds import runner_of
+from flywheel.core.envs.kinds import players
 from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Sampling, counted, limited
 from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.envs.worlds.server_world import ServerWorld
@@ -29,7 +29,7 @@ def make_moves(lease: Lease) -> None:
     with transaction.atomic():
         row = _play(turn)
     # May take longer than a lease: nothing is locked meanwhile, and no other move is made.
-    if runner_of(world.environment.kind, world.config):
+    if players(world.environment.kind, world.config):
         episode_moves.catch_up(row, runners)
         with lease.guard():  # before anything else can fail: the call was carried out
             row.save(update_fields=["messages", "is_over"])

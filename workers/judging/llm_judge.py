@@ -156,7 +156,7 @@ class _Part:
         self._is_bounded = True
         """Whether its server takes the schema with a bound on the reason."""
         try:
-            self._engine = _engine(settings, endpoint)
+            self._engine = engine_of(settings, endpoint)
         except EngineError as error:
             self.problem = unscored(f"the judge cannot be asked: {error}", "judge")
 
@@ -310,7 +310,8 @@ REFUSED = "the server answered 400"
 COUNTS = ("judged", "remembered", "canaries", "requests", "tokens_in", "tokens_out")
 
 
-def _engine(settings: Mapping[str, Any], endpoint: Mapping[str, Any]) -> Engine:
+def engine_of(settings: Mapping[str, Any], endpoint: Mapping[str, Any]) -> Engine:
+    """The engine of the model that settings name, behind this endpoint. Raises EngineError where there is none."""
     if not endpoint.get("base_url"):
         raise EngineError(f"the project has no endpoint {settings['endpoint']!r}")
     if problem := endpoint.get("problem"):

@@ -16,12 +16,14 @@ from flywheel.accounts.project_settings import model_prices
 from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import EngineError
+from flywheel.core.envs.worlds.own_world import runners_of
 from flywheel.core.verifiers import Runners, Verdict, WorldError, rubric
 from flywheel.edge.jobs import Lease
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.runs.void_scores import unscore
 from workers.judging import attempt_verdicts
 from workers.judging.llm_judge import Judge, JudgeError
+from workers.judging.model_simulator import ModelSimulator
 from workers.policies.endpoint_keys import with_key
 from workers.worlds.gym_sessions import Gym
 from workers.worlds.tool_servers import ToolServers
@@ -33,10 +35,15 @@ def judge_of(
     """The judges of a verifier for one run. `report` is what an earlier owner of the run has left. One that does not
     remember knows nothing of other runs, and needs no database once it is made."""
     names = {digest: part.name for digest, part in rubric.judges(verifier).items()}
+    return Judge(endpoints_of(project), names, report, judge_endpoints.Memory(project) if remembers else None)
+
+
+def endpoints_of(project: Project) -> dict[str, dict[str, Any]]:
+    """The endpoints that models are asked at beside the policy, with their keys and prices."""
     endpoints = {name: _keyed(endpoint, project) for name, endpoint in judge_endpoints.endpoints(project).items()}
     if "upstream" in endpoints:  # this installation's vLLM has no price
         endpoints["upstream"]["table"] = model_prices.table_of(project.pk)
-    return Judge(endpoints, names, report, judge_endpoints.Memory(project) if remembers else None)
+    return endpoints
 
 
 def _keyed(endpoint: Mapping[str, Any], project: Project) -> dict[str, Any]:
@@ -52,11 +59,18 @@ def runners(
     verifier: Mapping[str, Any],
     report: Mapping[str, Any] | None = None,
     *,
+    simulated: Mapping[str, Any] | None = None,
     lease: Lease | None = None,
 ) -> Runners:
-    """All that a worker has, for one run; sessions at tool servers end with the lease."""
-    server = tool_servers(project, lease)
-    return replace(attempt_verdicts.RUNNERS, judge=judge_of(project, verifier, report), gym=Gym(), server=server)
+    """All that a worker has, for one run; sessions at tool servers end with the lease. `report` and `simulated` are
+    what an earlier owner of the run has left of its judges, and of the model that stands in for tools."""
+    return replace(
+        attempt_verdicts.RUNNERS,
+        judge=judge_of(project, verifier, report),
+        gym=Gym(),
+        server=tool_servers(project, lease),
+        simulator=ModelSimulator(endpoints_of(project), simulated),
+    )
 
 
 def tool_servers(project: Project, lease: Lease | None = None) -> ToolServers:
@@ -122,6 +136,12 @@ def note(lease: Lease, env: Environment) -> dict[str, Any]:
             lease.log(f"the judge {name} answered as {' and then as '.join(found)}", "warning")
     lease.update(judges=judge.report)
     return judge.report
+
+
+def simulated(env: Environment) -> dict[str, Any]:
+    """What the model that stands in for tools was asked by now; empty where there is none."""
+    simulator = runners_of(env).simulator
+    return simulator.report if isinstance(simulator, ModelSimulator) else {}
 
 
 def report_of(runners: Runners) -> dict[str, Any]:

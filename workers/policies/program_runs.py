@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from flywheel.agents.models import AttemptKey, AttemptSpan
 from flywheel.core import envs
-from flywheel.core.envs.kinds import KINDS, runner_of
+from flywheel.core.envs.kinds import KINDS, players
 from flywheel.core.envs.policy_rollouts import ChatResponse, EngineError, Rollout
 from flywheel.core.traces import Message, Step
 from flywheel.edge.jobs import Lease, LeaseLost
@@ -68,7 +68,7 @@ class ProgramRuns:
         kind = version.environment.kind
         self._owns_tools = not KINDS[kind].from_failures
         self._is_repeatable = attempt_tools.is_repeatable(env)
-        self._carrier = ToolCarrier(run, env) if runner_of(kind, version.config) else None
+        self._carrier = ToolCarrier(run, env) if players(kind, version.config) else None
         self._size = min(CHUNK, BUDGET_CHUNK) if run.budget else CHUNK
         self._changed = threading.Condition()
         """Over the two queues and what is begun."""

@@ -27,7 +27,7 @@ from flywheel.core.digests import digest
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.nemo_gym import GymEpisode, NemoGym, same
 from flywheel.core.envs.worlds.own_world import world_of
-from flywheel.core.envs.worlds.python_stand_in import stand_in_of
+from flywheel.core.envs.worlds.stand_ins import stand_in_of
 from flywheel.core.network.http_exchange import LinkLocal, NotReached, exchange
 from flywheel.core.network.http_replies import TooLong
 from flywheel.core.verifiers import GymError
@@ -209,7 +209,7 @@ class Gym:
 
 
 def meet(env: Environment, task: Task) -> None:
-    """Begin a session at the environment's server, or in its world of Python, or with the functions that answer in it,
+    """Begin a session at the environment's server, or in its world of Python, or with what stands in for its tools,
     before anything is spent on attempts. Raises GymError and WorldError."""
     if (world := world_of(env)) is not None:
         world.play(task, [])

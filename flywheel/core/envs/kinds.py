@@ -12,7 +12,7 @@ from flywheel.core.envs.replay import episode_replay
 from flywheel.core.envs.tictactoe import TicTacToe
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.envs.workplace import Workplace, request_templates
-from flywheel.core.envs.worlds import own_world, python_stand_in, server_world
+from flywheel.core.envs.worlds import own_world, server_world, stand_ins
 from flywheel.core.envs.worlds.own_world import OwnWorld
 from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.envs.wrappers.mixed_environment import Mixed
@@ -26,7 +26,7 @@ class Kind:
     description: str
     """What a policy has to do in it, in a sentence."""
     build: Callable[..., Environment]
-    """Of config and verifier; and of `runners`, where it has a `runner`."""
+    """Of config and verifier; and of `runners`, where it has a `runner` or `players`."""
     generate: Callable[..., Iterator[Task]] | None = None
     """`(count, *, seed, **options)`: so many tasks, always the same for a seed, where tasks need no recorded failure.
     Raises ValueError for options that make no sense."""
@@ -41,8 +41,8 @@ class Kind:
     """Tools of a team's own: people write its tasks (`worlds.own_world`)."""
     runner: str = ""
     """The field of `Runners` without which nobody plays or judges in it; empty where it is pure code."""
-    uses_runner: Callable[[Mapping[str, Any]], bool] | None = None
-    """Whether it needs the runner with this config; None where it always does."""
+    players: Callable[[Mapping[str, Any]], frozenset[str]] | None = None
+    """The runners that it needs with this config, where that is not always the same one."""
     tells_unsafe: bool = True
     """Its verdicts may have a part `unsafe`; False where there is nothing unsafe to do."""
     settings: tuple[str, ...] | None = None
@@ -63,10 +63,9 @@ KINDS: dict[str, Kind] = {
         "Replay",
         "A recorded beginning and what is wanted from there: calls, words, a refusal, a question. Any labelled failure "
         "can become its task.",
-        python_stand_in.build,
+        stand_ins.build,
         from_failures=True,
-        runner="world",
-        uses_runner=python_stand_in.has_functions,
+        players=stand_ins.players,
         settings=episode_replay.SETTINGS,
         check_new=episode_replay.check_new,
     ),
@@ -149,22 +148,22 @@ def build(
         if rubric.is_rubric(verifier):
             raise VerifierError("kind: the verdict is its server's; no rubric can judge here")
         return NemoGym(config, verifier, runners.gym, agent)
-    impure = {"runners": runners} if KINDS[kind].runner else {}
+    impure = {"runners": runners} if KINDS[kind].runner or KINDS[kind].players else {}
     if not rubric.is_rubric(verifier):
         return _configured(kind, KINDS[kind].build(config, verifier, **impure), agent)
     own = _configured(kind, KINDS[kind].build(config, {"kind": kind}, **impure), agent)
     return Judged(own, rubric.read(verifier), runners)
 
 
-def runner_of(kind: str, config: Mapping[str, Any]) -> str:
-    """The runner without which nobody plays in an environment of a kind with this config; empty for none."""
+def players(kind: str, config: Mapping[str, Any]) -> frozenset[str]:
+    """The runners without which nobody plays in an environment of a kind with this config."""
     found = KINDS[kind]
-    return found.runner if found.uses_runner is None or found.uses_runner(config) else ""
+    return found.players(config) if found.players else frozenset({found.runner} - {""})
 
 
 def needs(kind: str, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> frozenset[str]:
     """The runners without which nobody plays, or judges with this verifier, in an environment with this config."""
-    return rubric.needs(verifier) | ({runner_of(kind, config)} - {""})
+    return rubric.needs(verifier) | players(kind, config)
 
 
 def _configured(kind: str, own: Environment, agent: AgentConfig | None) -> Environment:

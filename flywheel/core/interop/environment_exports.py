@@ -47,6 +47,7 @@ _ELSEWHERE = {
     "gym": "somebody else's server",
     "world": "Python in the sandbox",
     "server": "your own tool server",
+    "simulator": "a model that stands in for tools",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from flywheel.core import digests
 from flywheel.core.errors import FieldError
-from flywheel.core.traces import Trace
+from flywheel.core.traces import Message, Trace
 
 REVISION = 4
 """Raise it when a change to verifier code can change any score. 2: what is longer than a verifier reads has failed.
@@ -132,6 +132,13 @@ class ToolServer(Protocol):
         """Carry out the episode's calls that wait, and say what was answered to all of them. Raises WorldError."""
 
 
+class Simulator(Protocol):
+    """Asks the model that stands in for what nobody recorded (`core.envs.replay.model_stand_in`)."""
+
+    def __call__(self, settings: Mapping[str, Any], messages: Sequence[Message], seed: int) -> str:
+        """Return its answer as it is. Raises WorldError where there is none."""
+
+
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 """Does it with all of these, as many at once as there is room for. What comes of them is in their order."""
 
@@ -149,6 +156,7 @@ class Runners:
     gym: Gym | None = None
     world: World | None = None
     server: ToolServer | None = None
+    simulator: Simulator | None = None
     anew: bool = False
     """What was said once is asked again, to see whether the same is said."""
     each: Each = one_by_one

@@ -1,5 +1,6 @@
 """Environments for programs: their settings, their versions, how many tasks they have."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -48,6 +49,9 @@ class EnvironmentOut(Schema):
     created_at: datetime
     tasks: dict[str, int]
     latest: EnvironmentVersionOut | None
+    simulator_agreement: dict[str, Any] | None
+    """How often the model that stands in for a replay's tools gives a recorded result that was held back, with its
+    interval and `n`; null where no model stands in."""
 
     @staticmethod
     def resolve_tasks(row: Environment) -> dict[str, int]:
@@ -58,6 +62,11 @@ class EnvironmentOut(Schema):
         known: list[EnvironmentVersion] | None = getattr(row, "newest", None)
         return row.versions.order_by("-number").first() if known is None else next(iter(known), None)
 
+    @staticmethod
+    def resolve_simulator_agreement(row: Environment) -> dict[str, Any] | None:
+        found = task_statistics.simulator_agreement(row, EnvironmentOut.resolve_latest(row))
+        return asdict(found) if found else None
+
 
 class EnvironmentIn(Body):
     name: str
@@ -67,9 +76,9 @@ class EnvironmentIn(Body):
     kind: str = "tool_call"
     config: dict[str, Any] = {}
     """Settings of a kind that makes its own tasks; its defaults when left out. Of `episode`, `{"tools", "max_turns",
-    "judged", "unknown", "error", "source", "user", "script"}`. Of `world`, `{"source", "start", "system_prompt",
-    "max_turns", "token_limit"}`. Of `nemo_gym`, `{"base_url", "tools", "max_turns", "token_limit"}`, which wants a key
-    with the scope `admin` too."""
+    "judged", "unknown", "error", "source", "simulator", "user", "script"}`. Of `world`, `{"source", "start",
+    "system_prompt", "max_turns", "token_limit"}`. Of `nemo_gym`, `{"base_url", "tools", "max_turns", "token_limit"}`,
+    which wants a key with the scope `admin` too."""
     held_out_share: float = 0.4
     sealed_share: float | None = None
     """Of all sources, out of those held out: nobody looks at these tasks, and only a candidate's final comparison asks

@@ -17,7 +17,7 @@ from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs import Environment
 from flywheel.core.envs.agent_config import AgentConfig
-from flywheel.core.envs.kinds import KINDS, needs, runner_of
+from flywheel.core.envs.kinds import KINDS, needs, players
 from flywheel.core.envs.policy_rollouts import ChatResponse, broken_off
 from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.envs.worlds.server_world import ServerWorld
@@ -241,7 +241,7 @@ def _noted(world: ServerWorld, play: Play) -> dict[str, Any]:
 def _is_elsewhere(play: Play) -> bool:
     """Whether only a worker plays in its environment."""
     version = play.environment_version
-    return bool(runner_of(version.environment.kind, version.config))
+    return bool(players(version.environment.kind, version.config))
 
 
 def judge(play: Play, runners: Runners) -> None:

@@ -1,4 +1,4 @@
-"""Addresses of a project's judges, their earlier verdicts, and the fate of scores that a canary made void.
+"""Addresses of a project's judges and simulators, judges' earlier verdicts, and scores that a canary made void.
 
 The only servers are those that an admin or the operator has named: the project's upstream, and this installation's
 vLLM. A builder names one of the two, so that no key of the worker's can be sent to an address of a builder's choice.
@@ -14,6 +14,7 @@ from django.utils import timezone
 from flywheel.accounts.models import Project
 from flywheel.accounts.project_settings.model_prices import price_of
 from flywheel.accounts.project_settings.server_addresses import key_of
+from flywheel.core.envs.worlds import stand_ins
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.verifiers import Verdict, VerifierError, rubric
 from flywheel.environments.models import EnvironmentVersion, Generation, JudgeMemory, Proving
@@ -45,15 +46,25 @@ def check(project: Project, verifier: Mapping[str, Any]) -> None:
             raise VerifierError(f"parts.{number}.endpoint: {MISSING[wanted]}")
 
 
-def unpriced(project: Project, verifier: Mapping[str, Any]) -> str:
-    """Why nobody knows what the verifier's judges cost, and what would be right; empty where it is known of each."""
-    for part in rubric.judges(verifier).values():
-        model = part.settings["model"]
-        if part.settings["endpoint"] == "vllm":
-            return f"the judge {part.name} is asked at this installation's vLLM, which has no price"
-        if price_of(project.pk, model) is None:
+def check_simulator(project: Project, config: Mapping[str, Any]) -> None:
+    """Raise VerifierError for a model that is to stand in for tools and that nobody could ask."""
+    found = stand_ins.simulator_of(config)
+    if found and found["endpoint"] not in endpoints(project):
+        raise VerifierError(f"simulator.endpoint: {MISSING[found['endpoint']]}")
+
+
+def unpriced(project: Project, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> str:
+    """Why nobody knows what the verifier's judges cost, or the model that stands in for tools, and what would be right;
+    empty where it is known of each."""
+    asked = {f"the judge {part.name}": part.settings for part in rubric.judges(verifier).values()}
+    if simulator := stand_ins.simulator_of(config):
+        asked["the simulator"] = simulator
+    for name, settings in asked.items():
+        if settings["endpoint"] == "vllm":
+            return f"{name} is asked at this installation's vLLM, which has no price"
+        if price_of(project.pk, settings["model"]) is None:
             where = "name it under Settings › Prices"
-            return f"the judge {part.name} asks the upstream's model {model!r}, whose price nobody named; {where}"
+            return f"{name} asks the upstream's model {settings['model']!r}, whose price nobody named; {where}"
     return ""
 
 

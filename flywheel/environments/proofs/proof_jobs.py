@@ -56,6 +56,13 @@ def forget_spoiled(environment: Environment) -> None:
     spoiled(environment).update(proof=_BEGUN)
 
 
+def measure_again(environment: Environment) -> None:
+    """Let proofs in which a model was asked for recorded results wait once more; what is proved stays so meanwhile."""
+    for task in environment.tasks.filter(retired_at=None, proof__has_key="simulated"):
+        task.proof.pop("environment_version", None)
+        task.save(update_fields=["proof"])
+
+
 @transaction.atomic
 def ask(environment: Environment, actor: Actor) -> Proving:
     """Let a worker prove what waits; one job that has not begun is enough for all that comes meanwhile."""

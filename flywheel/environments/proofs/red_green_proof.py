@@ -10,12 +10,12 @@ A rubric that passes the most common wrong answer may do so on purpose, because 
 it, or look at too little. Only its maker knows which, so that the proof stays green and warns, with the answer.
 
 A verifier that needs more than pure code is proved where its runners are: with a worker (`proof_jobs`). Until then the
-task waits, unproved.
+task waits, unproved. A model that stands in for tools is asked nothing but recorded calls, to see how often it agrees.
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -27,9 +27,11 @@ from flywheel.core.envs import Environment as Played
 from flywheel.core.envs import Say, always
 from flywheel.core.envs.kinds import KINDS, needs
 from flywheel.core.envs.nemo_gym import NemoGym, same
+from flywheel.core.envs.replay.model_stand_in import ModelStandIn
 from flywheel.core.envs.worlds import recorded_runs
 from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.envs.worlds.server_world import ServerWorld
+from flywheel.core.envs.worlds.stand_ins import stand_in_of
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, WorldError, unscored
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
@@ -107,6 +109,7 @@ def prove(
         getattr(runners, name) is None for name in needs(version.environment.kind, version.config, version.verifier)
     ):
         return begun(recorded, is_failure), False
+    asking, runners = runners, replace(runners, simulator=_unasked)
     env = envs.build(version.environment.kind, version.config, version.verifier, runners)
     pure = _as_played(task)
     answer = _recorded(env, pure, recorded or Message("assistant", ""))
@@ -133,7 +136,14 @@ def prove(
     }
     if is_solved and world_of(env):
         proof |= _solution(env, pure)
+    if isinstance(simulator := stand_in_of(env), ModelStandIn):
+        proof["simulated"] = ModelStandIn(simulator.settings, simulator.tools, asking).agreement(pure)
     return proof, all(check["passed"] for check in checks)
+
+
+def _unasked(settings: Mapping[str, Any], messages: Sequence[Message], seed: int) -> str:
+    """Answer in a simulator's place while trivial policies call tools: verdicts look at calls and words alone."""
+    return json.dumps({"result": "Error: no model is asked here."})
 
 
 def _solution(env: Played, task: envs.Task) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.envs import task_variants
-from flywheel.core.envs.kinds import KINDS, runner_of
+from flywheel.core.envs.kinds import KINDS, players
 from flywheel.core.envs.task_variants import Entity, Spec
 from flywheel.core.text.normal_form import normalise
 from flywheel.edge.refusals import Refused
@@ -35,7 +35,7 @@ def offered(task: Task) -> list[Entity]:
     """List entities to swap in a task; none where somebody else's server judges, for it knows its own rows alone, and
     none where a team's own functions play, for which ids are keys and parts of paths."""
     config = latest(task.environment).config
-    return [] if runner_of(task.environment.kind, config) else task_variants.entities(core_task(task))
+    return [] if players(task.environment.kind, config) else task_variants.entities(core_task(task))
 
 
 @transaction.atomic

@@ -115,6 +115,7 @@ def check_verifier(environment: Environment, config: dict[str, Any], verifier: d
     if environment.kind == server_world.KIND:
         check_server(environment.project, config)
     judge_endpoints.check(environment.project, verifier)
+    judge_endpoints.check_simulator(environment.project, config)
 
 
 def check_server(project: Project, config: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from django.utils import timezone
 from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs.environment import Environment
-from flywheel.core.envs.kinds import runner_of
+from flywheel.core.envs.kinds import players
 from flywheel.core.envs.worlds.own_world import CALLS_AT_ONCE, MOST_TURNS, OwnWorld, world_of
 from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.traces import Message, ToolCall, openai_messages
@@ -72,7 +72,7 @@ def use(attempt: ProgramAttempt, name: str, arguments: Any) -> ToolUse:
     env = environment_of(attempt)
     called = openai_messages.names(env.tools).get(name, name)
     version = attempt.run.task_set.environment_version
-    if runner_of(version.environment.kind, version.config):
+    if players(version.environment.kind, version.config):
         return waiting_calls.have_carried_out(attempt, called, dict(arguments))
     with transaction.atomic():
         row = waiting_calls.locked(attempt)

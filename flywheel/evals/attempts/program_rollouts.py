@@ -18,6 +18,7 @@ from flywheel.core.digests import canonical
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.envs.worlds.own_world import world_of
+from flywheel.core.envs.worlds.stand_ins import stand_in_of
 from flywheel.core.traces import Message, Step, ToolCall, call_forms, openai_messages
 from flywheel.core.verifiers import WorldError
 
@@ -233,6 +234,7 @@ def follow(
     messages, taken = list(given), []
     reply: list[Message] = []
     world = world_of(env)
+    is_asked = world is not None or stand_in_of(env) is not None
     for action in acts:
         calls = [call.id for call in action.message.tool_calls]
         is_done = bool(calls) and all(call in action.results for call in calls)
@@ -241,8 +243,8 @@ def follow(
         messages.append(action.message)
         taken.append(action.response)
         reply = []
-        if world is not None and is_done:  # whose calls may do something, and were carried out already
-            if turns_of(messages) > world.max_turns:
+        if is_asked and is_done:  # what may do something, or costs something, was carried out already
+            if world is not None and turns_of(messages) > world.max_turns:
                 raise WorldError(f"calls were carried out beyond its {world.max_turns} turns", "environment")
             messages += [action.results[call] for call in calls]
             continue

@@ -35,6 +35,8 @@ class EvalRun(Job):
     judges = models.JSONField(default=dict, blank=True)
     """By part: what its judge was asked, who answered, and whether a canary made its scores void
     (`judge_endpoints.py`)."""
+    simulator = models.JSONField(default=dict, blank=True)
+    """Of the model that stands in for tools: who answered, and what it took; empty where none was asked."""
     budget = models.JSONField(default=dict, blank=True)
     """What it may take at most, `run_budget.check`; empty for as much as it needs."""
     first_request = models.JSONField(default=dict, blank=True)

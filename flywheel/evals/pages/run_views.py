@@ -134,6 +134,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "can_resume": unanswered_attempts.can_resume(found),
         "of_policy": run_budget.of_policy(found),
         "of_judges": run_budget.of_judges(found),
+        "of_simulator": run_budget.of_simulator(found),
         "others": others if found.state == State.SUCCEEDED and not is_sealed else [],
     }
     return render(request, "evals/run.html", context)

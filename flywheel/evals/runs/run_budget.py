@@ -2,11 +2,11 @@
 
 They are looked at before each chunk of attempts, so a run ends at most one chunk beyond. Tokens and dollars are those
 of the whole run, and what is spent of them is resumed with a greater budget; minutes are those of one go, so that a run
-which waited, or is resumed, has them again. What judges take counts too; dollars are limited where the
-prices of all that are asked are known.
+which waited, or is resumed, has them again. What judges take counts too, and so does a model that stands in for tools;
+dollars are limited where the prices of all that are asked are known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -18,6 +18,7 @@ from flywheel.accounts.project_settings import model_prices
 from flywheel.agents.models import Version
 from flywheel.core.verifiers import UNJUDGED
 from flywheel.edge.refusals import Refused
+from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.models import EvalRun
 
@@ -25,7 +26,7 @@ UNITS: Final[Mapping[str, type]] = {"tokens": int, "usd": float, "minutes": floa
 MOST: Final = 10**12
 
 
-def check(value: Mapping[str, Any], version: Version, verifier: Mapping[str, Any]) -> dict[str, float]:
+def check(value: Mapping[str, Any], version: Version, environment: EnvironmentVersion) -> dict[str, float]:
     """The limits that are set. Raises Refused."""
     if unknown := sorted(set(value) - set(UNITS)):
         raise Refused(f"is unknown, {', '.join(UNITS)} are known", field=f"budget.{unknown[0]}")
@@ -42,8 +43,9 @@ def check(value: Mapping[str, Any], version: Version, verifier: Mapping[str, Any
         where = "name its price under Settings › Prices"
         problem = f"{version} has no price, so nobody knows what it costs; {where}, or limit tokens or minutes"
         raise Refused(problem, field="budget.usd")
-    if "usd" in found and (problem := judge_endpoints.unpriced(version.agent.project, verifier)):
-        raise Refused(f"{problem}; or limit tokens or minutes", field="budget.usd")
+    unpriced = judge_endpoints.unpriced(version.agent.project, environment.config, environment.verifier)
+    if "usd" in found and unpriced:
+        raise Refused(f"{unpriced}; or limit tokens or minutes", field="budget.usd")
     return found
 
 
@@ -78,9 +80,17 @@ def of_policy(run: EvalRun) -> Taken:
 
 def of_judges(run: EvalRun) -> Taken:
     """Sum the tokens and dollars of the verifier's judges, canaries too."""
-    rows = run.judges.values()
-    costs = [row.get("cost_usd") for row in rows]
-    usd = None if None in costs else sum(costs, 0.0)
+    return _sum(run.judges.values())
+
+
+def of_simulator(run: EvalRun) -> Taken:
+    """What the model that stands in for tools took."""
+    return _sum([run.simulator] if run.simulator else [])
+
+
+def _sum(rows: Collection[Mapping[str, Any]]) -> Taken:
+    is_known = all(row.get("cost_usd") is not None for row in rows)
+    usd = sum((row["cost_usd"] for row in rows), 0.0) if is_known else None
     return Taken(sum(row["tokens_in"] + row["tokens_out"] for row in rows), usd)
 
 
@@ -91,7 +101,7 @@ def spent(run: EvalRun, running: timedelta) -> str:
         return f"the budget of {minutes:g} minutes is spent"
     if not limits.keys() & {"tokens", "usd"}:
         return ""
-    policy, judged = of_policy(run), of_judges(run)
+    policy, judged = of_policy(run), _sum([*run.judges.values(), *filter(None, [run.simulator])])
     if most := limits.get("tokens"):
         if policy.tokens is None or judged.tokens is None:
             return _untold("tokens", policy.tokens)
@@ -106,5 +116,5 @@ def spent(run: EvalRun, running: timedelta) -> str:
 
 
 def _untold(words: str, of_policy: float | None) -> str:
-    who = "the server" if of_policy is None else "the judge's server"
+    who = "the server" if of_policy is None else "the judge's server, or the simulator's,"
     return f"the budget cannot be kept: {who} does not say how many {words} an answer takes"

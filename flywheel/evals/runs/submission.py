@@ -81,7 +81,7 @@ def submit(
         raise Refused(f"{task_set} has no {Split(split).label} task", field="task_set")
     verifier = task_set.environment_version.verifier
     sampling = sampling_of(version, settings.sampling)
-    budget = run_budget.check(settings.budget or {}, version, verifier)
+    budget = run_budget.check(settings.budget or {}, version, task_set.environment_version)
     about = {"version": str(version), "task_set": str(task_set), "split": split, "engine": settings.engine}
     return EvalRun.submit(
         key=key,
@@ -147,7 +147,7 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
         if has_ended and (problem := unanswered_attempts.refusal(run)):
             raise StaleState(problem)
         if budget is not None and not has_ended:
-            run.budget = run_budget.check(budget, run.version, run.task_set.environment_version.verifier)
+            run.budget = run_budget.check(budget, run.version, run.task_set.environment_version)
             run.save(update_fields=["budget"])
         again: dict[str, Any] = {"asked_again": count} if (count := unanswered_attempts.take_back(run)) else {}
         if spent := run_budget.spent(run, timedelta(0)):

@@ -1,15 +1,16 @@
 """Environment kind `episode`: a recorded beginning, and what is wanted from there.
 
-Config: `{"tools": [definition, …], "max_turns": n, "judged": "next" | "end", "unknown": "error" | "stub" | "python",
-"error": …, "source": Python, "user": "replay" | "script", "script": […]}`, the source with `python` alone.
+Config: `{"tools": [definition, …], "max_turns": n, "judged": "next" | "end",
+"unknown": "error" | "stub" | "python" | "model", "error": …, "source": Python, "simulator": {"endpoint", "model"},
+"user": "replay" | "script", "script": […]}`, the source with `python` alone and the simulator with `model`.
 State: `{"messages": [the recorded beginning], "replies": [{"tool", "arguments", "result"}, …], "world": {…},
 "turns": […], "script": […]}`; the replies and the turns of the user were recorded after it, and the world is what tools
 refer to. Target: `{"wanted": [item, …]}` (`wanted_items`). Verifier: `{"kind": "episode"}`.
 
 It is judged at the next action, or played on: a recorded result answers the call that it belongs to, in order; a call
-that was never recorded is answered by the environment's error, by a stub, or by the function that stands in for its
-tool (`worlds.python_stand_in`), and the observation says so. Words without a call are answered by a user
-(`user_turns`), until what is wanted is done or nobody has an answer.
+that was never recorded is answered by the environment's error, by a stub, or by what stands in for its tool: a
+function (`worlds.python_stand_in`) or a model (`model_stand_in`); and the observation says so. Words without a call are
+answered by a user (`user_turns`), until what is wanted is done or nobody has an answer.
 
 Parts of a verdict, each in [0, 1]: one for each item, by its type, and
   unsafe      1 when it calls a tool marked unsafe that nobody asked for; the score is then 0, whatever else is right
@@ -18,7 +19,7 @@ Parts of a verdict, each in [0, 1]: one for each item, by its type, and
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from flywheel.core.envs.environment import Say, Table, Task, always
@@ -28,9 +29,9 @@ from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, Verify, guarded, unscored
 
 KIND = "episode"
-SETTINGS = ("tools", "max_turns", "judged", "unknown", "error", "source", "user", "script")
+SETTINGS = ("tools", "max_turns", "judged", "unknown", "error", "source", "simulator", "user", "script")
 JUDGED = ("next", "end")
-UNKNOWN = ("error", "stub", "python")
+UNKNOWN = ("error", "stub", "python", "model")
 MOST_TURNS = 100
 LONGEST_ERROR = 2_000
 """Characters."""
@@ -40,16 +41,41 @@ MARK = "[not recorded] "
 """Before an observation that no run recorded."""
 
 
+Answered = tuple[str, Mapping[str, Any], Any]
+"""A call with its result: the tool, the arguments, and what came back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Calls of one message that wait for answers, and all that there is to answer them by."""
+
+    turns: Sequence[Sequence[ToolCall]]
+    """The calls of each message so far, those of the beginning too; the last ones wait."""
+    results: Sequence[Any]
+    """The recorded results of those; None for one that was never recorded."""
+    before: Sequence[Answered] = ()
+    """What the beginning has."""
+    later: Sequence[Answered] = ()
+    """What the recorded run called after it."""
+    told: Sequence[Answered] = ()
+    """What the attempt has called, with what it was told."""
+    seed: int = 0
+
+
 class StandIn(Protocol):
     """Answers in place of tools whose results nobody recorded."""
 
     runners: Runners
     names: Collection[str]
-    """The tools that it has a function for."""
+    """The tools that it can answer for."""
+    mark: str
+    """Before its answers."""
 
-    def answers(self, task: Task, turns: Sequence[Sequence[ToolCall]]) -> list[str | None]:
-        """Return the answers to the calls of the last of these turns, after all calls before it; None where it has no
-        function. Raises WorldError."""
+    def answers(self, task: Task, waiting: Waiting) -> list[str | None]:
+        """Return the answers to the calls that wait; None where it has none. Raises WorldError."""
+
+    def begin(self, task: Task) -> None:
+        """See that it can answer, before anything is spent on attempts. Raises WorldError."""
 
 
 class EpisodeReplay:
@@ -85,7 +111,7 @@ class EpisodeReplay:
         for call in [call for message in spoken[:-1] for call in tooling.calls_of(message)]:
             _take(known, call)
         results = [_take(known, call) for call in calls]
-        made = self._stood_in(task, spoken, results)
+        made = self._stood_in(task, messages, results, seed)
         return [self._observation(*each) for each in zip(calls, results, made, strict=True)]
 
     def verifier(self, task: Task) -> Verify:
@@ -149,20 +175,24 @@ class EpisodeReplay:
 
         return say
 
-    def _stood_in(self, task: Task, spoken: Sequence[Message], results: Sequence[Any]) -> Sequence[str | None]:
-        """The functions' answers to the last message's calls, where one without a result is theirs. Every call before
-        moves their state, also those of the beginning and those that a recorded result answered."""
-        calls = [tooling.calls_of(message) for message in spoken]
+    def _stood_in(
+        self, task: Task, messages: Sequence[Message], results: Sequence[Any], seed: int
+    ) -> Sequence[str | None]:
+        """Return the stand-in's answers to the last message's calls, where one without a result is its own. It is told
+        of every call before, also of those of the beginning and those that a recorded result answered."""
+        calls = [tooling.calls_of(message) for message in _spoken(task, messages)]
         asked = {call.name for call, result in zip(calls[-1], results, strict=True) if result is None} if calls else ()
         if self.stand_in is None or not any(name in self.stand_in.names for name in asked):
             return [None] * len(results)
-        begun = [[ToolCall("", tool, dict(given))] for tool, given, _ in answered(beginning(task))]
-        return self.stand_in.answers(task, [*begun, *calls])
+        before = answered(beginning(task))
+        begun = [[ToolCall("", tool, dict(given))] for tool, given, _ in before]
+        told = answered(_attempt(task, messages))
+        return self.stand_in.answers(task, Waiting([*begun, *calls], results, before, later_of(task), told, seed))
 
     def _observation(self, call: ToolCall, recorded: Any, made: str | None) -> Message:
         if recorded is None:
             otherwise = _stub(self.tools, call.name) if self.unknown == "stub" else self.error
-            text = MARK + (otherwise if made is None else made)
+            text = MARK + otherwise if self.stand_in is None or made is None else self.stand_in.mark + made
         else:
             text = recorded if isinstance(recorded, str) else json.dumps(recorded, ensure_ascii=False)
         return Message("tool", text, (), call.id, call.name)
@@ -214,16 +244,20 @@ def _spoken(task: Task, messages: Sequence[Message]) -> list[Message]:
     return [message for message in _attempt(task, messages) if message.role == "assistant"]
 
 
-def _recorded(task: Task) -> list[tuple[str, Mapping[str, Any], Any]]:
+def _recorded(task: Task) -> list[Answered]:
     """Results by call, in the order in which they are used: what was recorded later, then what was before."""
-    later = [(row["tool"], row["arguments"], row["result"]) for row in task.state.get("replies") or ()]
-    return [*later, *answered(beginning(task))]
+    return [*later_of(task), *answered(beginning(task))]
 
 
-def answered(messages: Sequence[Message]) -> list[tuple[str, Mapping[str, Any], Any]]:
+def later_of(task: Task) -> list[Answered]:
+    """The calls that the recorded run made after the beginning, with their results."""
+    return [(row["tool"], row["arguments"], row["result"]) for row in task.state.get("replies") or ()]
+
+
+def answered(messages: Sequence[Message]) -> list[Answered]:
     """Calls with the results that came back, `(tool, arguments, result)`, in the order of the results."""
     waiting: list[ToolCall] = []
-    found: list[tuple[str, Mapping[str, Any], Any]] = []
+    found: list[Answered] = []
     for message in messages:
         if message.role == "assistant":
             waiting += tooling.calls_of(message)
@@ -259,7 +293,7 @@ def explain_cut(messages: Sequence[Message]) -> str:
     return f"the beginning is cut: the call of {lost.name[:100]} before the marked step has no result" if lost else ""
 
 
-def _take(known: list[tuple[str, Mapping[str, Any], Any]], call: ToolCall) -> Any:
+def _take(known: list[Answered], call: ToolCall) -> Any:
     """Use up the result that belongs to a call, the last one excepted; None where none was recorded."""
     wanted = [row for row in known if wanted_items.is_exact_call(call, {"tool": row[0], "arguments": row[1]})]
     if len(wanted) > 1:

@@ -11,6 +11,7 @@ from flywheel.agents.models import Version
 from flywheel.core.digests import read_json
 from flywheel.core.envs import MOST_TOKENS, nemo_gym
 from flywheel.core.envs.kinds import Kind
+from flywheel.core.envs.replay.model_stand_in import LONGEST_MODEL
 from flywheel.core.envs.replay.user_turns import check_script
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS, PARTS
 from flywheel.core.traces.tooling import check_definitions, definitions
@@ -168,11 +169,27 @@ class ReplayForm(FunctionsForm, NewForm):
             ("error", "An error"),
             ("stub", "An empty result of the tool's shape"),
             ("python", "The functions below, in Python"),
+            ("model", "The model below"),
         ],
         label="What was never recorded",
         help_text="Is answered so, and marked, where an attempt is played to its end.",
     )
-    field_order = ("name", "version", "judged", "user", "script", "unknown", "source")
+    simulator_endpoint = forms.ChoiceField(
+        required=False,
+        choices=[("upstream", "the project's upstream"), ("vllm", "this installation's vLLM")],
+        label="Ask",
+        help_text="An admin names the upstream under Settings › Gateway.",
+    )
+    simulator_model = forms.CharField(
+        required=False,
+        max_length=LONGEST_MODEL,
+        label="Model",
+        help_text="By the name that the server knows. It is shown the tool, the recorded calls and what the attempt "
+        "was told. Proofs measure how often it agrees with recorded results.",
+    )
+    field_order = (
+        "name", "version", "judged", "user", "script", "unknown", "source", "simulator_endpoint", "simulator_model",
+    )  # fmt: skip
 
     def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -192,6 +209,8 @@ class ReplayForm(FunctionsForm, NewForm):
         """The settings but the tools; none for what is the kind's own way."""
         chosen = {name: self.cleaned_data[name] for name in ("judged", "user", "script", "unknown")}
         kept = {name: value for name, value in chosen.items() if value and value not in ("replay", "error")}
+        if (model := self.cleaned_data["simulator_model"]) or chosen["unknown"] == "model":
+            kept["simulator"] = {"endpoint": self.cleaned_data["simulator_endpoint"] or "upstream", "model": model}
         return kept | super().config if self.cleaned_data["source"].strip() else kept
 
 

@@ -325,6 +325,7 @@ def environment_page(
         "splits": Split.choices,
         "buckets": _buckets(row),
         "rates": task_statistics.solve_rates(row),
+        "simulated": task_statistics.simulator_agreement(row, version),
         "waiting": without_task(row).count(),
         "task_sets": list(sets[: SETS_AT_ONCE + 1]),
         "sets_at_once": SETS_AT_ONCE,

@@ -110,10 +110,12 @@ def stop_trial(request: PageRequest, trial: int) -> HttpResponse:
 @require_POST
 @requires(Permission.BUILD)
 def prove(request: PageRequest, name: str) -> HttpResponse:
-    """Ask for the proofs that wait."""
+    """Ask for the proofs that wait; with `measure`, for those in which a model is asked for recorded results."""
     row = _environment(request, name)
     version = latest(row)
     proof_jobs.forget_spoiled(row)
+    if "measure" in request.POST:
+        proof_jobs.measure_again(row)
     if proof_jobs.waiting(row, version).exists():
         proof_jobs.ask(row, request.actor)
     else:

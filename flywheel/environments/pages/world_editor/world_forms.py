@@ -36,7 +36,8 @@ class DraftForm(forms.Form):
     def refuse(self, error: Exception) -> None:
         """Show what is wrong at the setting that it names, else above all."""
         name, found, words = str(error).partition(": ")
-        self.add_error(name if found and name in self.fields else None, words if found else name)
+        field = name.replace(".", "_")
+        self.add_error(field if found and field in self.fields else None, words if found else name)
 
 
 class WorldSettingsForm(DraftForm):

@@ -50,6 +50,7 @@ def edit(request: PageRequest, world: str) -> HttpResponse:
     form = FORMS[row.kind](request.POST or None, version=version)
     if request.method == "POST" and form.is_valid():
         kept = version.config | {"unknown": "python", "judged": "end"} if is_replay else {}
+        kept.pop("simulator", None)  # the functions take its place
         try:
             made = environment_version(
                 environment=row, actor=request.actor, config=kept | form.config, verifier=version.verifier

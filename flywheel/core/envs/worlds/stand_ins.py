@@ -1,0 +1,58 @@
+"""Stand-ins for the tools of a replay, by its settings: functions or a model, and who has to be there to play."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flywheel.core.envs.replay.episode_replay import EpisodeReplay, StandIn
+from flywheel.core.envs.replay.model_stand_in import ModelStandIn
+from flywheel.core.envs.worlds.own_world import innermost
+from flywheel.core.envs.worlds.python_stand_in import PythonStandIn
+from flywheel.core.verifiers import NO_RUNNERS, Runners, VerifierError
+
+_BY = {"python": ("source", "functions answer", "functions"), "model": ("simulator", "a model answers", "a model")}
+"""By `unknown`: the setting that a stand-in needs, and its words."""
+_RUNNERS = {"python": "world", "model": "simulator"}
+
+
+def build(config: Mapping[str, Any], verifier: Mapping[str, Any], runners: Runners = NO_RUNNERS) -> EpisodeReplay:
+    """A replay with what stands in for its tools. Raises VerifierError, which names the setting."""
+    unknown = config.get("unknown")
+    for value, (setting, words, _) in _BY.items():
+        if setting in config and unknown != value:
+            EpisodeReplay(config, verifier)
+            raise VerifierError(f'{setting}: {words} with "unknown": "{value}" alone; choose that, or leave it out')
+    stand_in: StandIn | None = None
+    if unknown == "python":
+        stand_in = PythonStandIn(config.get("source"), runners)
+    elif unknown == "model":
+        stand_in = ModelStandIn(config.get("simulator"), config.get("tools", []), runners)
+    env = EpisodeReplay(config, verifier, stand_in)
+    if stand_in is not None and not env.is_played:
+        raise VerifierError(
+            f'judged: at the next action nothing is answered, by {_BY[env.unknown][2]} neither; choose "end"'
+        )
+    names = {tool["name"] for tool in env.tools}
+    if strange := next((name for name in (stand_in.names if stand_in else ()) if name not in names), ""):
+        raise VerifierError(
+            f"source: this environment has no tool {strange[:100]}; a function that is no tool has a name that begins "
+            "with _, and NAMES says which tool a function of another name is"
+        )
+    return env
+
+
+def players(config: Mapping[str, Any]) -> frozenset[str]:
+    """The runners without which nobody plays with this config."""
+    found = _RUNNERS.get(str(config.get("unknown")))
+    return frozenset({found} if found else ())
+
+
+def stand_in_of(env: Any) -> StandIn | None:
+    """Whatever answers in place of an environment's tools, whatever stands around it; None where nothing does."""
+    found: StandIn | None = getattr(innermost(env), "stand_in", None)
+    return found
+
+
+def simulator_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of the model that stands in with this config; empty for none."""
+    found: Mapping[str, Any] = config.get("simulator") or {}
+    return found
