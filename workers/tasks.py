@@ -24,6 +24,7 @@ HANDLERS = {
     "evals.EvalRun": "workers.jobs.eval_runs.evaluate",
     "evals.Rescore": "workers.jobs.rescores.judge_again",
     "failures.Clustering": "workers.jobs.failure_clusters.cluster",
+    "training.DatasetBuild": "workers.jobs.training.dataset_builds.build",
     "training.PromptSearch": "workers.jobs.training.prompt_optimiser.search_prompts",
     "training.TrainingRun": "workers.jobs.training.training_runs.train",
     "trajectories.Bulk": "workers.jobs.trajectories.bulk_changes.carry_out",
@@ -91,11 +92,13 @@ def add_up() -> None:
 
 @shared_task(name="workers.expire")  # type: ignore[untyped-decorator]
 def expire() -> None:
-    """Every few minutes, in beat: delete what projects keep no longer."""
+    """Every few minutes, in beat: delete what projects keep no longer, and what jobs left behind."""
+    from flywheel.training.datasets import build_jobs
     from flywheel.trajectories.operations import bulk_actions, retention
 
     retention.sweep()
     bulk_actions.sweep()
+    build_jobs.sweep()
 
 
 def report(name: str) -> None:

@@ -27,6 +27,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("datasets/mix/", dataset_sources.mix_page, name="mix"),
     path("datasets/upload/", dataset_sources.upload_dataset, name="upload_dataset"),
     path("datasets/from-trajectories/", dataset_sources.demonstrations, name="demonstrations"),
+    # /datasets/builds/<job's number>/
+    path("datasets/builds/<int:job>/", datasets.build_page, name="build"),
+    path("datasets/builds/<int:job>/live/", datasets.build_live, name="build_live"),
+    path("datasets/builds/<int:job>/cancel/", datasets.cancel_build, name="cancel_build"),
+    path("datasets/builds/<int:job>/resume/", datasets.resume_build, name="resume_build"),
     path("datasets/<slug:name>/<int:version>/", datasets.dataset_page, name="dataset"),
     path(
         "datasets/<slug:name>/<int:version>/<slug:format>.openai.jsonl", datasets.download_format, name="dataset_format"

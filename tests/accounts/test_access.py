@@ -71,6 +71,7 @@ PAGES = {
         evals:rescores evals:rescore evals:rescore_live environments:proving_live evals:people evals:grid
         evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
+        training:build training:build_live
         training:live training:rollouts training:fixes training:fix_trial training:fix_trial_live
         promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
         promotions:suites_beside
@@ -111,7 +112,7 @@ PAGES = {
     """,
     Permission.TRAIN: """
         training:launch training:provider_file training:mix training:upload_dataset
-        training:demonstrations training:dataset_format
+        training:demonstrations training:dataset_format training:cancel_build training:resume_build
         training:cancel training:resume promotions:propose
         promotions:run_suites
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix
@@ -151,7 +152,7 @@ CALLS = {
         list_verifier_parts get_proofs
         list_evals get_eval list_eval_results compare_evals get_rescore list_rescored get_verifier_agreement
         list_reward_audits get_reward_audit list_audited_outputs list_audited_tasks get_reward_standing
-        list_recommendations list_datasets get_dataset list_dataset_rows
+        list_recommendations list_datasets get_dataset list_dataset_rows get_dataset_build
         list_fix_trials get_fix_trial get_bucket_evidence choose_examples
         list_prompt_searches get_prompt_search list_prompt_proposals
         list_runs get_run list_run_points list_run_events
@@ -186,7 +187,7 @@ CALLS = {
     Scope.TRAIN: """
         collect_rollouts write_dataset drop_rollout take_rollout_back
         recommend_fix build_dataset mix_datasets upload_dataset demonstrate check_dataset_contamination
-        launch_run cancel_run resume_run
+        launch_run cancel_run resume_run cancel_dataset_build resume_dataset_build
         propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: "approve_candidate open_sealed reject_candidate roll_back override_reward_audit",

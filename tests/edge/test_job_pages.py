@@ -15,6 +15,7 @@ from flywheel.edge.jobs import Job, State
 from flywheel.environments.models import Generation, Proving
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.failures.models import Clustering
+from flywheel.training.models import DatasetBuild
 from flywheel.trajectories.models import Import
 from flywheel.trajectories.operations import bulk_actions
 from tests.conftest import Build, Cast
@@ -78,6 +79,13 @@ KINDS = {
         ("evals.cancel_rescore", "evals.resume_rescore"),
         "rescore {pk}",
     ),
+    "build": Kind(
+        "training:build_live",
+        "training:cancel_build",
+        "training:resume_build",
+        ("training.cancel_build", "training.resume_build"),
+        "build {pk}",
+    ),
     "training": Kind(
         "training:live",
         "training:cancel",
@@ -95,6 +103,8 @@ def job_of(name: str, build: Build, cast: Cast) -> Job:
         return training_run(build)
     if name == "import":
         return Import.objects.create(**about, name="runs.jsonl", upload="0" * 32)
+    if name == "build":
+        return DatasetBuild.objects.create(**about, name="good", origin="trajectories")
     if name == "bulk":
         options = {"tags": ["a"]}
         return bulk_actions.submit(

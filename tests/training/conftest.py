@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -15,9 +15,13 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.run_summaries import summary_of
+from flywheel.training.datasets import build_jobs
+from flywheel.training.datasets.demonstrations import Wanted
 from flywheel.training.launch.run_control import LaunchRequest, launch
-from flywheel.training.models import Point, TrainingRun
+from flywheel.training.models import Dataset, DatasetBuild, Point, TrainingRun
+from flywheel.trajectories.import_export import uploads
 from tests.conftest import Build, Cast
+from workers.jobs import dataset_builds
 
 WRONG = tooling.call_text("email.send", {"to": "Bako", "subject": "friday"})
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -117,6 +121,30 @@ def room(cast: Cast, build: Build) -> Room:
     room.baseline = room.evaluated()
     build.overridden(base, task_set)
     return room
+
+
+def built(job: DatasetBuild) -> Dataset:
+    """Carry a build out here and now. Raises Refused as it does."""
+    lease = DatasetBuild.claim(job.pk)
+    assert lease is not None
+    dataset_builds.build(lease)
+    job.refresh_from_db()
+    assert job.dataset is not None
+    return job.dataset
+
+
+def uploaded(room: Room, source: BinaryIO, name: str = "talks", **fields: Any) -> Dataset:
+    """The dataset of a file."""
+    project, trainer = room.cast.project, room.cast.trainer
+    upload = uploads.keep(project, trainer, "talks.jsonl", source)
+    about = {"card": {"licence": "MIT"}, "key": uuid.uuid4(), **fields}
+    return built(build_jobs.submit_upload(project=project, name=name, upload=upload, actor=Actor(trainer), **about))
+
+
+def frozen(room: Room, wanted: Wanted, name: str = "good") -> Dataset:
+    """The dataset of chosen trajectories."""
+    actor = Actor(room.cast.trainer)
+    return built(build_jobs.submit_choice(name=name, wanted=wanted, actor=actor, key=uuid.uuid4()))
 
 
 def right(task: Task) -> str:

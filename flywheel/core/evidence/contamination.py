@@ -364,7 +364,7 @@ class _Comparison:
         asked = {finding.held_out for finding in findings if finding.level == "request"}
         passages: dict[int, tuple[list[Item], str]] = {}
         for runs in self.runs:
-            passages = runs.found() | passages
+            passages = runs.hits() | passages
         for at, (items, words) in sorted(passages.items()):
             if self.tasks[at].item.id not in blocked:
                 findings.append(self._finding("passage", at, items[0], len({item.id for item in items}), _clip(words)))

@@ -46,7 +46,7 @@ def block(examples: Sequence[str], *, is_native: bool = False) -> str:
 
 def tokens(text: str) -> int:
     """Estimate a text's tokens: four characters of ASCII are one, any other character is one."""
-    plain = sum(character.isascii() for character in text)
+    plain = len(text.encode("ascii", "ignore"))
     return math.ceil(plain / CHARACTERS) + len(text) - plain
 
 

@@ -1,5 +1,6 @@
 """Datasets from elsewhere, for programs: of trajectories that are called good, and of files."""
 
+import uuid
 from typing import Any
 
 from django.http import HttpRequest
@@ -7,16 +8,18 @@ from ninja import Field, Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.answers import JobOut
+from flywheel.edge.refusals import Refused, one
 from flywheel.edge.schemas import Body, RefIn
 from flywheel.evals.api.references import version_of
 from flywheel.training.api.datasets import DatasetOut
-from flywheel.training.datasets import dataset_uploads, demonstrations, uploaded_rows
+from flywheel.training.datasets import build_jobs, dataset_uploads, demonstrations
 from flywheel.training.datasets.demonstrations import Wanted
+from flywheel.training.models import DatasetBuild
+from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.import_export.trajectory_import import kept_aside
 
 router = Router(tags=["training"])
-
-FIRST = 5
 
 
 class DemonstrateIn(Body):
@@ -33,6 +36,8 @@ class DemonstrateIn(Body):
     """The agent's message to learn from on, counted from 1."""
     steps: dict[str, str] = {}
     """Span ids by trace id: to learn from this step on instead."""
+    key: uuid.UUID | None = None
+    """Of your own making: the same key again is the same build."""
     preview: bool = False
     """Say what it would become and make nothing."""
 
@@ -47,6 +52,8 @@ class UploadQuery(Schema):
     kind: str = ""
     """`sft`, `pairs`, `thumbs` or `prompts`; of the first good row if left out."""
     file_name: str = ""
+    key: uuid.UUID | None = None
+    """Of your own making: the same key again is the same build."""
     preview: bool = False
     """Say what it would become and make nothing."""
 
@@ -67,9 +74,17 @@ class RowProblemOut(Schema):
     reason: str
 
 
-class SourcedOut(Schema):
+class BuildOut(JobOut):
+    name: str
     dataset: DatasetOut | None
-    """None in a preview."""
+    """None before it is built."""
+    report: dict[str, Any]
+    """What became of what was read so far: `rows`, `problems`, `problem_count`, `duplicates`, …"""
+
+
+class SourcedOut(Schema):
+    """A preview."""
+
     kind: str
     rows: int
     tokens: int
@@ -83,57 +98,63 @@ class SourcedOut(Schema):
     """The first rows."""
 
 
-@router.post("/datasets/from-trajectories", response={200: SourcedOut, 201: SourcedOut}, auth=Key(Scope.TRAIN))
-def demonstrate(request: HttpRequest, asked: DemonstrateIn) -> Status[dict[str, Any]]:
+@router.post("/datasets/from-trajectories", response={200: SourcedOut, 202: BuildOut}, auth=Key(Scope.TRAIN))
+def demonstrate(request: HttpRequest, asked: DemonstrateIn) -> Status[Any]:
     """Make demonstrations of trajectories that people or feedback call good. What failed in them is shown and carries
     no loss; nothing is taken of what the project measures with."""
-    fields = asked.dict(exclude={"name", "version", "preview"})
+    fields = asked.dict(exclude={"name", "version", "preview", "key"})
     wanted = Wanted(version=version_of(request, asked.version), **fields)
-    found = demonstrations.gather(wanted)
-    made = None
-    if not asked.preview:
-        made = demonstrations.write(name=asked.name, wanted=wanted, actor=keyed(request).actor, found=found)
-    told = {
-        "dataset": made,
-        "kind": "sft",
-        "rows": len(found.rows),
-        "tokens": found.tokens,
-        "duplicates": found.repeated,
-        "left_out": found.reasons,
-        "problems": [],
-        "problem_count": 0,
-        "first": found.rows[:FIRST],
-    }
-    return Status(201 if made else 200, told)
+    if asked.preview:
+        found, first = demonstrations.look(wanted)
+        return Status(200, _looked(found.report, found.reasons, first))
+    actor, key = keyed(request).actor, asked.key or uuid.uuid4()
+    return Status(202, build_jobs.submit_choice(name=asked.name, wanted=wanted, actor=actor, key=key))
 
 
-@router.post("/datasets/upload", response={200: SourcedOut, 201: SourcedOut}, auth=Key(Scope.TRAIN))
-def upload_dataset(request: HttpRequest, asked: Query[UploadQuery]) -> Status[dict[str, Any]]:
+@router.post("/datasets/upload", response={200: SourcedOut, 202: BuildOut}, auth=Key(Scope.TRAIN))
+def upload_dataset(request: HttpRequest, asked: Query[UploadQuery]) -> Status[Any]:
     """A file as the body: conversations, preferences, thumbs or prompts as JSON Lines, JSON, CSV or Parquet. Good rows
     are kept as the next version of the name; the answer names the others."""
-    project, made = keyed(request).project, None
+    caller = keyed(request)
     with kept_aside(request, most=dataset_uploads.MAX_BYTES) as file:
         if asked.preview:
-            found = dataset_uploads.look(project, file, asked.kind)
-        else:
-            made, found = dataset_uploads.take(
-                project,
-                name=asked.name,
-                source=file,
-                card=asked.dict(include=set(dataset_uploads.CARD)),
-                actor=keyed(request).actor,
-                kind=asked.kind,
-                file_name=asked.file_name,
-            )
-    told = {
-        "dataset": made,
-        "kind": found.kind,
-        "rows": len(found.rows),
-        "tokens": found.tokens,
-        "duplicates": found.repeated,
-        "left_out": found.reasons,
-        "problems": found.problems[: uploaded_rows.KEPT],
-        "problem_count": len(found.problems),
-        "first": found.rows[:FIRST],
-    }
-    return Status(201 if made else 200, told)
+            found, first = dataset_uploads.look(caller.project, file, asked.kind)
+            return Status(200, _looked(found.report, found.reasons, first))
+        dataset_uploads.check_card(asked.dict())
+        upload = uploads.keep(caller.project, caller.actor.user, asked.file_name or "file", file)
+    try:
+        job = build_jobs.submit_upload(
+            project=caller.project,
+            name=asked.name,
+            upload=upload,
+            card=asked.dict(include=set(dataset_uploads.CARD)),
+            actor=caller.actor,
+            key=asked.key or uuid.uuid4(),
+            kind=asked.kind,
+        )
+    except Refused:
+        upload.discard()
+        raise
+    return Status(202, job)
+
+
+def _looked(report: dict[str, Any], reasons: list[dict[str, Any]], first: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"problems": [], "problem_count": 0, **report, "left_out": reasons, "first": first}
+
+
+@router.get("/dataset-builds/{pk}", response=BuildOut, auth=Key(Scope.READ))
+def get_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
+    """Return how far a dataset is; `dataset` once it is built."""
+    return one(DatasetBuild.objects.select_related("dataset").filter(project=keyed(request).project), pk=pk)
+
+
+@router.post("/dataset-builds/{pk}/cancel", response=BuildOut, auth=Key(Scope.TRAIN))
+def cancel_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
+    """Ask for an end; nothing of it is kept."""
+    return get_dataset_build(request, pk).cancel(keyed(request).actor)
+
+
+@router.post("/dataset-builds/{pk}/resume", response=BuildOut, auth=Key(Scope.TRAIN))
+def resume_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
+    """Build it again from the beginning, after it failed or was cancelled."""
+    return get_dataset_build(request, pk).resume(keyed(request).actor)

@@ -13,23 +13,18 @@ reads, so that nothing else is learnt than what is asked later.
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from itertools import islice
 from typing import IO, Any, cast
 
-from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
-from django.db import transaction
-from django.db.models import Max
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.agents.references import current_version
 from flywheel.core import digests, envs
-from flywheel.core.evidence.contamination import alike, item_of_row, key_of_row
+from flywheel.core.evidence.contamination import key_of_row
 from flywheel.core.traces import Message, call_forms, openai_messages, worked_examples
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused, at_field, check_choice
@@ -38,42 +33,21 @@ from flywheel.environments.task_sets.frozen_sets import refuse_overlap
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import check_name
 from flywheel.evals.models import EvalRun
-from flywheel.training.datasets import contamination_checks
+from flywheel.training.datasets import contamination_checks, dataset_files
+from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.models import Dataset
 from flywheel.trajectories.store.stored_traces import traces_of
 
 MAX_PER_TASK = 4
 """Rows that one task may give beside its corrected answer, so that an easy task does not drown the others."""
 
-MOST_CHARACTERS = 256_000_000
-"""Of all rows of a dataset from elsewhere, as JSON: each answer is written with all that came before it."""
-
-ALIKE_KEPT = 20
-"""Pairs of near-duplicates that a dataset remembers."""
+MOST_ROWS = 500_000
+"""Of a dataset from elsewhere."""
+MOST_CHARACTERS = 500_000_000
+"""Of all its rows, as JSON: each answer is written with all that came before it."""
 
 Attempts = dict[int, list[tuple[bool, list[Message]]]]
 """Scored attempts per task, as (passed, the whole conversation)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """The rows that a dataset would have."""
-
-    kind: str
-    task_set: TaskSet | None
-    rows: list[dict[str, Any]]
-    recipe: dict[str, Any]
-    """What they come from: `{"tasks", "from_failures", "from_rollouts", "eval_run"}`, counted in tasks and rows, and
-    the `duplicates` that were left out."""
-    project: Project
-    origin: str = Dataset.Origin.TASK_SET
-    card: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def content(self) -> bytes:
-        file = BytesIO()  # a list of lines beside their sum would be twice the memory
-        file.writelines(f"{json.dumps(row, ensure_ascii=False, sort_keys=True)}\n".encode() for row in self.rows)
-        return file.getvalue()
 
 
 SAID = ("prompt", "completion", "chosen", "rejected")
@@ -210,7 +184,7 @@ def build(
     """
     check_name(name)
     made = draft(kind=kind, task_set=task_set, version=version, rollouts=rollouts, leave_out=leave_out)
-    dataset = keep(name, made, actor)
+    dataset = dataset_files.keep(name, made, actor)
     contamination_checks.check_all(dataset)
     return dataset
 
@@ -407,56 +381,3 @@ def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | N
         "synthetic": sum(row.get("synthetic", False) for row in rows),
         "eval_run": rollouts.pk if rollouts else None,
     }
-
-
-def keep(name: str, made: Draft, actor: Actor) -> Dataset:
-    """The dataset of these rows under the name: the one that there is, or its next version. Raises Refused."""
-    content, near = made.content, _alike(made)  # before the lock, for both take long
-    return _kept_once(name, made, content, near, actor)
-
-
-@transaction.atomic
-def _kept_once(name: str, made: Draft, content: bytes, near: dict[str, Any] | None, actor: Actor) -> Dataset:
-    digest = hashlib.sha256(content).hexdigest()
-    project = Project.objects.select_for_update(no_key=True).get(pk=made.project.pk)
-    file = f"datasets/{digest[:2]}/{digest}.jsonl"
-    _store(file, content, digest)
-    same = {"digest": digest, "task_set": made.task_set, "kind": made.kind, "origin": made.origin, "card": made.card}
-    existing = project.datasets.filter(name=name, **same).first()
-    if existing:
-        return existing
-    dataset = Dataset.objects.create(
-        project=project,
-        name=name,
-        version=(project.datasets.filter(name=name).aggregate(last=Max("version"))["last"] or 0) + 1,
-        **same,
-        rows=len(made.rows),
-        recipe=made.recipe | {"alike": near},
-        file=file,
-        created_by=actor.user,
-    )
-    about: dict[str, Any] = {"rows": len(made.rows), "kind": made.kind, "origin": made.origin}
-    actor.record(project=project, action="training.dataset", subject=dataset, **about)
-    return dataset
-
-
-def _alike(made: Draft) -> dict[str, Any] | None:
-    """Count the requests of the rows that are nearly another's, and return the pairs that are most alike; None for more
-    rows than are compared while somebody waits."""
-    if len(made.rows) > contamination_checks.AT_ONCE:
-        return None
-    pairs = alike([item_of_row(row) for row in made.rows])
-    return {"requests": len(pairs), "pairs": [asdict(pair) for pair in pairs[:ALIKE_KEPT]]}
-
-
-def _store(file: str, content: bytes, digest: str) -> None:
-    """Write the file unless it is there whole; a crash may have left half of it. Raises Refused."""
-    try:
-        if default_storage.exists(file):
-            with default_storage.open(file) as stored:
-                if hashlib.sha256(stored.read()).hexdigest() == digest:
-                    return
-            default_storage.delete(file)
-        default_storage.save(file, ContentFile(content))
-    except OSError as error:
-        raise Refused(f"its rows cannot be stored: {error.strerror or error}; make room", field="dataset") from error

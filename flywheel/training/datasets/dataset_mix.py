@@ -22,8 +22,8 @@ from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
 from flywheel.edge.refusals import Refused
 from flywheel.environments.versions.environment_versions import check_name
-from flywheel.training.datasets import contamination_checks, dataset_builder
-from flywheel.training.datasets.dataset_builder import Draft
+from flywheel.training.datasets import contamination_checks, dataset_builder, dataset_files
+from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.models import Dataset
 
 MOST_PARTS = 20
@@ -41,7 +41,7 @@ def mix(*, name: str, parts: Sequence[Part], actor: Actor) -> Dataset:
     Raises Refused where the parts do not go together, or where one has a held-out task of another.
     """
     check_name(name)
-    kept = dataset_builder.keep(name, draft(parts), actor)
+    kept = dataset_files.keep(name, draft(parts), actor)
     contamination_checks.check_all(kept)
     for task_set in kept.task_sets:
         if problem := contamination_checks.refusal(contamination_checks.checked(kept, task_set), task_set):

@@ -1,59 +1,125 @@
 """Uploaded datasets: a file's good rows with a card, nothing of what is measured, each row once.
 
-look(project, file)                 what a dataset of it would be, and what is left out; writes nothing
-take(project, name=…, source=…, card=…, actor=…)     keep it as the next version of the name
+look(project, file)             what a dataset of it would be, by its first lines; writes nothing
+Uploaded(project, file)         all of it, read line by line by the worker that builds it (`build_jobs`)
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from itertools import islice
 from typing import Any, BinaryIO
 
-from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.refusals import Refused, check_choice
-from flywheel.environments.versions.environment_versions import check_name
-from flywheel.training.datasets import contamination_checks, dataset_builder, uploaded_rows
-from flywheel.training.datasets.dataset_builder import Draft
+from flywheel.training.datasets import dataset_builder
 from flywheel.training.datasets.measured_tasks import Measured
-from flywheel.training.datasets.uploaded_rows import KEPT, READERS, Problem
+from flywheel.training.datasets.uploaded_rows import READERS, read_rows
 from flywheel.training.models import Dataset
 
 CARD = {"description": 2_000, "licence": 200, "source": 500, "language": 100}
 """What a card says, and the most characters of it."""
 UNKNOWN = "unknown"
 """A licence that nobody knows; it has to be said."""
-MAX_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 512 * 1024 * 1024
 NAMED = 20
 """Lines that are named of those that are left out."""
+LOOKED_AT = 1_000
+"""Lines of a file that are read while its sender waits."""
+SECONDS = 20
+"""Reading these may take."""
+FIRST = 5
+"""Rows that are shown of them."""
 
 
-@dataclass
 class Uploaded:
-    """The rows of a file, and what is wrong with the others."""
+    """The rows of a file, and what was left out of it so far. Of the rows themselves only digests are held."""
 
-    kind: str
-    format: str
-    read: int
-    """Lines of the file."""
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    """Of the lines that are no rows."""
-    measured: list[str] = field(default_factory=list)
-    """Lines with the beginning of a held-out or sealed task, or something that a user says in it."""
-    repeated: int = 0
-    """Rows that are there already."""
+    def __init__(self, project: Project, source: BinaryIO, kind: str = "", **bounds: Any) -> None:
+        """`bounds` as of `read_rows`. Raises Refused for a file that cannot be read."""
+        if kind:
+            check_choice(kind, READERS, field="kind")
+        self.source = source
+        self.reading = read_rows(source, kind, **bounds)
+        self.taken = self.tokens = self.native_calls = 0
+        """Tokens: about how many the rows hold, prompts included."""
+        self.repeated = 0
+        """Rows that are there already."""
+        self.measured: dict[str, Any] = {"count": 0, "first": []}
+        """Lines with the beginning of a held-out or sealed task, or something that a user says in it."""
+        self.thumbs = Counter[str]()
+        self._all_measured = Measured(project)
+        self._seen = set[bytes]()
 
     @property
-    def tokens(self) -> int:
-        """About how many the rows hold, prompts included."""
-        return dataset_builder.tokens(self.rows)
+    def kind(self) -> str:
+        return self.reading.kind
+
+    @property
+    def done(self) -> int:
+        """Bytes that were read."""
+        return self.source.tell()
+
+    def rows(self, tell: Callable[[], None] = lambda: None) -> Iterator[dict[str, Any]]:
+        """Read the file, and `tell` after each line, whatever it holds."""
+        for line in self.reading.lines():
+            if line is not None and any(map(self._all_measured.has_beginning, line.talks)):
+                self.measured["count"] += 1
+                self.measured["first"] += [line.at][: NAMED - len(self.measured["first"])]
+            elif line is not None:
+                yield from filter(self._is_new, line.rows)
+            tell()
+
+    def _is_new(self, row: dict[str, Any]) -> bool:
+        key = dataset_builder.row_digest(row)
+        if key in self._seen:
+            self.repeated += 1
+            return False
+        self._seen.add(key)
+        self.taken += 1
+        self.tokens += dataset_builder.tokens([row])
+        self.native_calls += dataset_builder.native_calls([row])
+        if "label" in row:
+            self.thumbs[str(row["label"]).lower()] += 1
+        return True
+
+    def refuse_nothing(self) -> None:
+        """Raise Refused where no row was taken."""
+        if not self.taken:
+            first = self.reading.problems[0] if self.reading.problems else None
+            why = f"{first.at}: {first.field} {first.reason}" if first else "it is empty, or all of it is measured with"
+            raise Refused(f"no row of the file can be taken ({why})", field="file")
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """Say what became of the lines that were read so far, as JSON."""
+        return {
+            "kind": self.kind,
+            "format": self.reading.format,
+            "lines": self.reading.read,
+            "rows": self.taken,
+            "tokens": self.tokens,
+            "problem_count": self.reading.problem_count,
+            "problems": [asdict(problem) for problem in self.reading.problems],
+            "measured": self.measured,
+            "duplicates": self.repeated,
+        }
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Say what a dataset of it remembers of where it comes from."""
+        return {
+            **{name: value for name, value in self.report.items() if name not in ("kind", "rows")},
+            "thumbs": dict(self.thumbs),
+            "native_calls": self.native_calls,
+            **dict.fromkeys(("tasks", "from_failures", "from_rollouts", "synthetic"), 0),
+        }
 
     @property
     def reasons(self) -> list[dict[str, Any]]:
         """Why good lines were left out: `{"reason", "words", "count", "first"}`, the first ones by place."""
-        return reasons_shown({"count": len(self.measured), "first": self.measured[:NAMED]})
+        return reasons_shown(self.measured)
 
     @property
     def use(self) -> str:
@@ -88,60 +154,12 @@ def check_card(given: Mapping[str, str]) -> dict[str, str]:
     return card
 
 
-def look(project: Project, source: BinaryIO, kind: str = "") -> Uploaded:
-    """Read a file of a kind, or of what its first good line is. Raises Refused for one that cannot be read."""
-    if kind:
-        check_choice(kind, READERS, field="kind")
-    read = uploaded_rows.read_rows(source, kind)
-    found = Uploaded(read.kind, read.format, read.read, problems=read.problems)
-    measured = Measured(project)
-    seen = set[bytes]()
-    for line in read.lines:
-        if any(map(measured.has_beginning, line.talks)):
-            found.measured.append(line.at)
-            continue
-        for row in line.rows:
-            key = dataset_builder.row_digest(row)
-            found.repeated += key in seen
-            found.rows += [] if key in seen else [row]
-            seen.add(key)
-    return found
-
-
-def take(
-    project: Project,
-    *,
-    name: str,
-    source: BinaryIO,
-    card: Mapping[str, str],
-    actor: Actor,
-    kind: str = "",
-    file_name: str = "",
-) -> tuple[Dataset, Uploaded]:
-    """Keep the good rows of a file, or return the dataset of this name that has them already. Raises Refused."""
-    check_name(name)
-    said, found = check_card(card), look(project, source, kind)
-    if not found.rows:
-        first = found.problems[0] if found.problems else None
-        why = f"{first.at}: {first.field} {first.reason}" if first else "it is empty, or all of it is measured with"
-        raise Refused(f"no row of the file can be taken ({why})", field="file")
-    origin, recipe = Dataset.Origin.UPLOAD, _recipe(found, file_name)
-    kept = dataset_builder.keep(name, Draft(found.kind, None, found.rows, recipe, project, origin, said), actor)
-    contamination_checks.shown(kept)  # a longer check is left to the launch
-    return kept, found
-
-
-def _recipe(found: Uploaded, file_name: str) -> dict[str, Any]:
-    return {
-        "file": file_name[:200],
-        "format": found.format,
-        "lines": found.read,
-        "problem_count": len(found.problems),
-        "problems": [asdict(problem) for problem in found.problems[:KEPT]],
-        "measured": {"count": len(found.measured), "first": found.measured[:NAMED]},
-        "duplicates": found.repeated,
-        "tokens": found.tokens,
-        "thumbs": dict(Counter(str(row["label"]).lower() for row in found.rows if "label" in row)),
-        "native_calls": dataset_builder.native_calls(found.rows),
-        **dict.fromkeys(("tasks", "from_failures", "from_rollouts", "synthetic"), 0),
-    }
+def look(project: Project, source: BinaryIO, kind: str = "") -> tuple[Uploaded, list[dict[str, Any]]]:
+    """Read the first `LOOKED_AT` lines; returns what they are, and their first rows. Raises Refused for a file that
+    cannot be read."""
+    found = Uploaded(project, source, kind, most=LOOKED_AT, seconds=SECONDS)
+    rows = found.rows()
+    first = list(islice(rows, FIRST))
+    for _ in rows:
+        pass
+    return found, first

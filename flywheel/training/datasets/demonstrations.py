@@ -1,7 +1,7 @@
 """Production trajectories that are called good as demonstrations, frozen as a dataset.
 
-    found = gather(wanted)               the rows, and what was left out and why; writes nothing
-    write(name="good", wanted=…, actor=…)    keep them
+    look(wanted)                    what a dataset of the choice would be, by its newest trajectories; writes nothing
+    Gathered(wanted)                all of it, read a few at a time by the worker that builds it (`build_jobs`)
 
 A row is one thing that the agent said, with all that came before it as its prompt, and loss on nothing but that. So a
 step that failed is masked: it stands in the prompts of what follows and is no row's completion. Rows are written for a
@@ -9,11 +9,11 @@ version: they open with its prompt, name its tools and make calls in its form. N
 session, itself or beginning the project measures with.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.core.traces import (
@@ -26,22 +26,23 @@ from flywheel.core.traces import (
     openai_messages,
     speaking,
 )
-from flywheel.edge.refusals import Refused, at_field
-from flywheel.environments.versions.environment_versions import check_name
+from flywheel.edge.refusals import Refused, at_field, check_choice
 from flywheel.failures.models import Failure
-from flywheel.training.datasets import contamination_checks, dataset_builder
-from flywheel.training.datasets.dataset_builder import Draft, written_for
+from flywheel.training.datasets import dataset_builder
+from flywheel.training.datasets.dataset_builder import written_for
 from flywheel.training.datasets.measured_tasks import Measured
 from flywheel.training.models import Dataset
 from flywheel.trajectories.formats.messages.message_turns import of_score
 from flywheel.trajectories.import_export.trajectory_export import selection
 from flywheel.trajectories.models import Feedback, Label, Source, Trajectory
-from flywheel.trajectories.search.query import settled
 from flywheel.trajectories.store.stored_traces import traces_of
 
-MOST = 1_000
+MOST = 10_000
 """Trajectories of a dataset, the newest that are chosen."""
-MOST_ROWS = 20_000
+LOOKED_AT = 200
+"""Of these, while somebody waits."""
+FIRST = 5
+"""Rows that are shown of them."""
 AT_ONCE = 50
 """Trajectories that are read together."""
 NAMED = 20
@@ -81,49 +82,177 @@ class Wanted:
     """The agent's message to learn from on, counted from 1."""
     steps: Mapping[str, str] = field(default_factory=dict)
     """Span ids by trace id: to learn from this step on instead."""
+    up_to: int = 0
+    """Key of the newest trajectory that there was when it was chosen; 0 for all."""
 
 
-@dataclass
 class Gathered:
-    """The rows of a choice, and what became of everything in it."""
+    """The rows of a choice, and what became of all that were looked at so far. Of rows only digests are held."""
 
-    choice: Wanted
-    chosen: int = 0
-    """Trajectories that were looked at."""
-    beyond: int = 0
-    """Older ones that were not: `MOST` at a time, and no more once the rows are `MOST_ROWS` or `MOST_CHARACTERS`."""
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """Those of one trajectory share their messages."""
-    characters: int = 0
-    """About how many the rows take."""
-    used: int = 0
-    """Trajectories that gave a row."""
-    masked: int = 0
-    """Messages of the agent that stand in prompts only: they failed, were cut off, or were somebody else's."""
-    repeated: int = 0
-    """Rows that others say too."""
-    left_out: dict[str, list[str]] = field(default_factory=dict)
-    """Trace ids by reason, a key of `LEFT_OUT`."""
-
-    @property
-    def tokens(self) -> int:
-        """About how many the rows hold, prompts included."""
-        return dataset_builder.tokens(self.rows)
-
-    @property
-    def learnt_tokens(self) -> int:
-        """About how many carry loss."""
-        return dataset_builder.tokens(self.rows, ["completion"])
+    def __init__(self, wanted: Wanted, most: int = MOST) -> None:
+        """Looks at the `most` newest that are chosen. Raises Refused for a filter that cannot be read, and for what
+        cannot be chosen."""
+        self.choice = wanted
+        self.project = wanted.version.agent.project
+        check_choice(wanted.good, GOOD, field="good")
+        if wanted.start < 1:
+            raise Refused(f"{wanted.start} is no message of the agent; the first is 1", field="start")
+        with at_field("q"):
+            rows = selection(self.project.pk, wanted.q, wanted.ids)
+        rows = rows.filter(pk__lte=wanted.up_to) if wanted.up_to else rows
+        self.keys = list(rows.order_by("-started_at", "-pk").values_list("pk", flat=True)[:most])
+        self.beyond = max(0, rows.count() - most) if len(self.keys) == most else 0
+        """Older ones that are not looked at, for that or because the rows are as many as a dataset may have."""
+        self.chosen = 0
+        """Trajectories that were looked at."""
+        self.taken = 0
+        """Rows."""
+        self.characters = 0
+        """About how many the rows take."""
+        self.used: list[str] = []
+        """Trace ids of those that gave a row."""
+        self.masked = 0
+        """Messages of the agent that stand in prompts only: they failed, were cut off, or were somebody else's."""
+        self.repeated = 0
+        """Rows that others say too."""
+        self.tokens = self.learnt_tokens = self.native_calls = 0
+        """About how many the rows hold, prompts included, and how many carry loss."""
+        self.left_out: dict[str, dict[str, Any]] = {}
+        """How many by reason, a key of `LEFT_OUT`, and the first by trace id: `{"count", "first"}`."""
+        self._measured, self._seen = Measured(self.project), set[bytes]()
 
     @property
     def reasons(self) -> list[dict[str, Any]]:
         """`{"reason", "words", "count", "first"}`, the first ones by trace id."""
-        return reasons_shown({name: {"count": len(ids), "first": ids[:NAMED]} for name, ids in self.left_out.items()})
+        return reasons_shown(self.left_out)
 
-    def leave_out(self, reason: str, row: Trajectory) -> bool:
-        """Count it. Returns that there is room for the next one."""
-        self.left_out.setdefault(reason, []).append(row.trace_id)
-        return True
+    @property
+    def kind(self) -> str:
+        return Dataset.Kind.SFT
+
+    @property
+    def done(self) -> int:
+        return self.chosen
+
+    def rows(self, tell: Callable[[], None] = lambda: None) -> Iterator[dict[str, Any]]:
+        """Read the trajectories, and `tell` after each. Rows of one share their messages."""
+        for start in range(0, len(self.keys), AT_ONCE):
+            keys = self.keys[start : start + AT_ONCE]
+            found = Trajectory.objects.in_bulk(keys)
+            part = [found[key] for key in keys if key in found]
+            good = list(self._good(part))
+            failing = dict(Failure.objects.filter(trajectory__in=good, current=True).values_list("trajectory", "step"))
+            traces = traces_of(good)
+            for at, row in enumerate(part):
+                if row in good:
+                    rows = self._rows_of(row, traces[row.pk], failing.get(row.pk, ""))
+                    if rows is None:
+                        self.beyond += len(self.keys) - start - at
+                        return
+                    yield from rows
+                self.chosen += 1
+                tell()
+
+    def _leave_out(self, reason: str, row: Trajectory) -> list[dict[str, Any]]:
+        """Count it. Returns that it has no rows."""
+        told = self.left_out.setdefault(reason, {"count": 0, "first": []})
+        told["count"] += 1
+        told["first"] += [row.trace_id][: NAMED - len(told["first"])]
+        return []
+
+    def _good(self, part: Sequence[Trajectory]) -> Iterator[Trajectory]:
+        """Those that may be learnt from, as far as their own row and what is said of them tell."""
+        said = _feedback(self.project, [row.trace_id for row in part if row.feedback_count])
+        steps = Failure.objects.filter(trajectory__in=part, current=True).exclude(step="")
+        marked = set(steps.values_list("trajectory", flat=True))
+        agent = self.choice.version.agent_id
+        for row in part:
+            if row.source == Source.ROLLOUT:
+                self._leave_out("rollout", row)
+            elif row.agent_id not in (None, agent):
+                self._leave_out("agent", row)
+            elif row.label == Label.FAILURE and row.pk not in marked:
+                self._leave_out("failure", row)
+            elif self.choice.good == "good" and not _is_called_good(row, said.get(row.trace_id, set())):
+                self._leave_out("not_good", row)
+            elif self._measured.has_source(row):
+                self._leave_out("measured", row)
+            else:
+                yield row
+
+    def _rows_of(self, row: Trajectory, trace: Trace, failing: str) -> list[dict[str, Any]] | None:
+        """The rows of a trajectory, counted, or none and why that is; None where there is no room for them."""
+        messages, said = _answers_in(trace)
+        if self._measured.has_beginning(messages):
+            return self._leave_out("measured", row)
+        masked = _failed(trace, said)
+        if failing:
+            if (at := _place_of(failing, trace, said)) is None:
+                return self._leave_out("failure", row)
+            masked.add(at)
+        first = _first(self.choice, row, said)
+        learnt = [at for at, _ in said[first:] if at not in masked] if first is not None else []
+        rows = list(_rows(row, messages, learnt, trace, self.choice.version))
+        size = dataset_builder.characters(rows)
+        if size > dataset_builder.MOST_CHARACTERS or len(rows) > dataset_builder.MOST_ROWS:
+            return self._leave_out("too_long", row)
+        if (
+            self.characters + size > dataset_builder.MOST_CHARACTERS
+            or self.taken + len(rows) > dataset_builder.MOST_ROWS
+        ):
+            return None
+        made = {dataset_builder.row_digest(each): each for each in rows}
+        fresh = [each for key, each in made.items() if key not in self._seen]
+        self._seen.update(made)
+        self.repeated += len(made) - len(fresh)
+        if not fresh:
+            return self._leave_out("duplicate" if made else "nothing", row)
+        self.used.append(row.trace_id)
+        self.masked += sum(message.role == "assistant" for message in messages) - len(learnt)
+        self.taken += len(fresh)
+        self.characters += dataset_builder.characters(fresh)
+        self.tokens += dataset_builder.tokens(fresh)
+        self.learnt_tokens += dataset_builder.tokens(fresh, ["completion"])
+        self.native_calls += dataset_builder.native_calls(fresh)
+        return fresh
+
+    def refuse_nothing(self) -> None:
+        """Raise Refused where no row was taken."""
+        if not self.taken:
+            said = "; ".join(f"{each['count']}: {each['words']}" for each in self.reasons) or "no trajectory is chosen"
+            raise Refused(f"nothing is left to learn from ({said})", field="q")
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """Say what became of the trajectories that were looked at so far, as JSON."""
+        return {
+            "kind": Dataset.Kind.SFT,
+            "rows": self.taken,
+            "trajectories": len(self.used),
+            "chosen": self.chosen,
+            "beyond": self.beyond,
+            "masked": self.masked,
+            "left_out_trajectories": self.left_out,
+            "tokens": self.tokens,
+            "learnt_tokens": self.learnt_tokens,
+            "duplicates": self.repeated,
+        }
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Say what a dataset of it remembers of where it comes from."""
+        wanted = self.choice
+        return {
+            **{name: value for name, value in self.report.items() if name not in ("kind", "rows")},
+            "filter": wanted.q if not wanted.ids else "",
+            "by_hand": len(wanted.ids),
+            "good": wanted.good,
+            "start": wanted.start,
+            "from_traces": self.used,
+            "native_calls": self.native_calls,
+            **written_for(wanted.version),
+            **dict.fromkeys(("tasks", "from_failures", "from_rollouts", "synthetic"), 0),
+        }
 
 
 def reasons_shown(left_out: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -131,89 +260,15 @@ def reasons_shown(left_out: Mapping[str, Mapping[str, Any]]) -> list[dict[str, A
     return [{"reason": name, "words": LEFT_OUT[name], **left_out[name]} for name in LEFT_OUT if name in left_out]
 
 
-def gather(wanted: Wanted) -> Gathered:
-    """The rows of a choice. Raises Refused for a filter that cannot be read, and for what cannot be chosen."""
-    project = wanted.version.agent.project
-    if wanted.good not in GOOD:
-        raise Refused(f"{wanted.good[:40]!r} is unknown, one of {', '.join(GOOD)} is wanted", field="good")
-    if wanted.start < 1:
-        raise Refused(f"{wanted.start} is no message of the agent; the first is 1", field="start")
-    with at_field("q"):
-        rows = selection(project.pk, wanted.q, wanted.ids)
-    found = Gathered(wanted)
-    chosen = list(rows.order_by("-started_at", "-pk")[:MOST])
-    found.chosen, found.beyond = len(chosen), max(0, rows.count() - MOST) if len(chosen) == MOST else 0
-    measured, seen = Measured(project), set[bytes]()
-    good = list(_good(found, chosen, project, measured))
-    for start in range(0, len(good), AT_ONCE):
-        part = good[start : start + AT_ONCE]
-        failing = dict(Failure.objects.filter(trajectory__in=part, current=True).values_list("trajectory", "step"))
-        traces = traces_of(part)
-        for at, row in enumerate(part, start):
-            if not _take(found, row, traces[row.pk], failing.get(row.pk, ""), measured, seen):
-                found.chosen, found.beyond = found.chosen - (len(good) - at), found.beyond + len(good) - at
-                return found
-    return found
-
-
-def draft(wanted: Wanted, found: Gathered | None = None) -> Draft:
-    """The dataset that the choice would be. Raises Refused where it has no row."""
-    found = found or gather(wanted)
-    if not found.rows:
-        said = "; ".join(f"{each['count']}: {each['words']}" for each in found.reasons) or "no trajectory is chosen"
-        raise Refused(f"nothing is left to learn from ({said})", field="q")
-    recipe = {
-        "filter": settled(wanted.q) if not wanted.ids else "",
-        "by_hand": len(wanted.ids),
-        "good": wanted.good,
-        "start": wanted.start,
-        "trajectories": found.used,
-        "from_traces": list(dict.fromkeys(row["trajectory"] for row in found.rows)),
-        "chosen": found.chosen,
-        "beyond": found.beyond,
-        "masked": found.masked,
-        "left_out_trajectories": {
-            name: {"count": len(ids), "first": ids[:NAMED]} for name, ids in found.left_out.items()
-        },
-        "tokens": found.tokens,
-        "learnt_tokens": found.learnt_tokens,
-        "duplicates": found.repeated,
-        "native_calls": dataset_builder.native_calls(found.rows),
-        **written_for(wanted.version),
-        **dict.fromkeys(("tasks", "from_failures", "from_rollouts", "synthetic"), 0),
-    }
-    project, origin = wanted.version.agent.project, Dataset.Origin.TRAJECTORIES
-    return Draft(Dataset.Kind.SFT, None, found.rows, recipe, project, origin)
-
-
-def write(*, name: str, wanted: Wanted, actor: Actor, found: Gathered | None = None) -> Dataset:
-    """Keep the rows as the next version of a dataset, or return the one that has them already. `found` is what `gather`
-    said, where it was asked already. Raises Refused."""
-    check_name(name)
-    kept = dataset_builder.keep(name, draft(wanted, found), actor)
-    contamination_checks.shown(kept)  # a longer check is left to the launch
-    return kept
-
-
-def _good(found: Gathered, chosen: Sequence[Trajectory], project: Project, measured: Measured) -> Iterator[Trajectory]:
-    """Those of the chosen that may be learnt from, as far as their own row and what is said of them tell."""
-    said = _feedback(project, [row.trace_id for row in chosen if row.feedback_count])
-    steps = Failure.objects.filter(trajectory__in=chosen, current=True).exclude(step="")
-    marked = set(steps.values_list("trajectory", flat=True))
-    agent = found.choice.version.agent_id
-    for row in chosen:
-        if row.source == Source.ROLLOUT:
-            found.leave_out("rollout", row)
-        elif row.agent_id not in (None, agent):
-            found.leave_out("agent", row)
-        elif row.label == Label.FAILURE and row.pk not in marked:
-            found.leave_out("failure", row)
-        elif found.choice.good == "good" and not _is_called_good(row, said.get(row.trace_id, set())):
-            found.leave_out("not_good", row)
-        elif measured.has_source(row):
-            found.leave_out("measured", row)
-        else:
-            yield row
+def look(wanted: Wanted) -> tuple[Gathered, list[dict[str, Any]]]:
+    """Read the newest `LOOKED_AT` trajectories of a choice; returns what became of them, and their first rows. Raises
+    Refused as `Gathered` does."""
+    found = Gathered(wanted, LOOKED_AT)
+    rows = found.rows()
+    first = list(islice(rows, FIRST))
+    for _ in rows:
+        pass
+    return found, first
 
 
 def _feedback(project: Project, trace_ids: Collection[str]) -> dict[str, set[str]]:
@@ -229,37 +284,6 @@ def _feedback(project: Project, trace_ids: Collection[str]) -> dict[str, set[str
 def _is_called_good(row: Trajectory, said: Collection[str]) -> bool:
     """A person's word on the whole weighs more than feedback, of which none may be bad."""
     return row.label == Label.PASS or set(said) == {"success"}
-
-
-def _take(found: Gathered, row: Trajectory, trace: Trace, failing: str, measured: Measured, seen: set[bytes]) -> bool:
-    """Add the rows of a trajectory, or say why it has none. Returns whether there was room for them."""
-    messages, said = _answers_in(trace)
-    if measured.has_beginning(messages):
-        return found.leave_out("measured", row)
-    masked = _failed(trace, said)
-    if failing:
-        if (at := _place_of(failing, trace, said)) is None:
-            return found.leave_out("failure", row)
-        masked.add(at)
-    first = _first(found.choice, row, said)
-    learnt = [at for at, _ in said[first:] if at not in masked] if first is not None else []
-    rows = list(_rows(row, messages, learnt, trace, found.choice.version))
-    size = dataset_builder.characters(rows)
-    if size > dataset_builder.MOST_CHARACTERS or len(rows) > MOST_ROWS:
-        return found.leave_out("too_long", row)
-    if found.characters + size > dataset_builder.MOST_CHARACTERS or len(found.rows) + len(rows) > MOST_ROWS:
-        return False
-    made = {dataset_builder.row_digest(each): each for each in rows}
-    fresh = [each for key, each in made.items() if key not in seen]
-    seen.update(made)
-    found.repeated += len(made) - len(fresh)
-    if not fresh:
-        return found.leave_out("duplicate" if made else "nothing", row)
-    found.used += 1
-    found.masked += sum(message.role == "assistant" for message in messages) - len(learnt)
-    found.rows += fresh
-    found.characters += dataset_builder.characters(fresh)
-    return True
 
 
 def _answers_in(trace: Trace) -> tuple[list[Message], list[tuple[int, Step]]]:

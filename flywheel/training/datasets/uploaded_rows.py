@@ -1,6 +1,8 @@
 """Rows of a file that somebody uploads, read one by one: conversations, prompts, preferences and thumbs.
 
-    read = read_rows(file)            the good rows, and what is wrong with the others, by line and field
+    reading = read_rows(file)         holds one line at a time
+    reading.lines()                   the good ones, one after the other
+    reading.problems                  what is wrong with the others so far, by line and field
 
 Known are OpenAI's `messages` and preferences, ShareGPT's `conversations`, and TRL's `prompt`/`completion`,
 `prompt`/`chosen`/`rejected` (the prompt may be in both instead) and `prompt`/`completion`/`label`. A file is JSON
@@ -8,7 +10,7 @@ Lines, JSON, CSV or Parquet, also compressed with gzip; all its rows are of one 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from flywheel.core.traces import Message, openai_messages
@@ -22,16 +24,13 @@ from flywheel.trajectories.formats.messages.message_turns import Turn, read_turn
 from flywheel.trajectories.formats.openai.preferences import PAIRS
 from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, plain, quote, structured
 
-MOST_LINES = 20_000
-MOST_ROWS = 50_000
+MOST_LINES = 500_000
 MOST_MESSAGES = 500
 """Of one line."""
 MOST_CHARACTERS = 1_000_000
 """Of one line's messages."""
-SECONDS = 60
-"""Reading it may take."""
 KEPT = 200
-"""Problems that are told one by one."""
+"""Problems that are told one by one, and the others counted."""
 
 SPEAKERS = {
     "system": "system",
@@ -61,41 +60,48 @@ class Line:
     """All that is learnt from it: of a preference both conversations."""
     rows: list[dict[str, Any]]
     """They share their messages."""
+    size: int = 0
+    """Characters that its rows take."""
 
 
-@dataclass
-class Read:
-    kind: str = ""
-    """A value of `Dataset.Kind`; empty while no line could be read."""
-    format: str = ""
-    read: int = 0
-    """Lines of the file, good and bad."""
-    lines: list[Line] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+class Reading:
+    """A file that is read line by line: what it holds, and what is wrong with the lines that were read so far."""
 
+    def __init__(self, source: BinaryIO, kind: str, most: int | None, seconds: float | None) -> None:
+        """Raises FormatError for a file that cannot be read at all."""
+        content = file_values.read(source, Bounds(seconds=seconds))
+        self.most = most
+        self.is_cut = False
+        """Whether there is more than the `most` lines that somebody wants to look at."""
+        self.format = content.kind
+        self.kind = kind
+        """A value of `Dataset.Kind`; empty while no line could be read."""
+        self.read = 0
+        """Lines, good and bad."""
+        self.problems: list[Problem] = []
+        """The first `KEPT` of them."""
+        self.problem_count = 0
+        self._items = map(_decoded, content.items) if content.is_table else content.items
 
-def read_rows(source: BinaryIO, kind: str = "") -> Read:
-    """Read a file of rows of this kind, or of the first good line's. Raises Refused for a file that cannot be read."""
-    found = Read(kind)
-    try:
-        content = file_values.read(source, Bounds(seconds=SECONDS))
-        found.format = content.kind
-        items = (_decoded(item) for item in content.items) if content.is_table else content.items
-        _read_all(found, items)
-    except TooMuch as error:
-        found.problems.append(Problem("the rest", "", str(error)))
-    except FormatError as error:
-        raise Refused(f"the file cannot be read: {error}", field="file") from None
-    return found
+    def lines(self) -> Iterator[Line | None]:
+        """The good lines, and None for each other one. A file that breaks off is good as far as it can be read."""
+        rows = written = 0
+        try:
+            for item in self._items:
+                if self.read == self.most:
+                    self.is_cut = True
+                    return
+                if self.read == MOST_LINES or rows > dataset_builder.MOST_ROWS:
+                    raise TooMuch(f"more than {MOST_LINES:,} lines or {dataset_builder.MOST_ROWS:,} rows")
+                self.read += 1
+                line = self._line(item, dataset_builder.MOST_CHARACTERS - written)
+                if line is not None:
+                    rows, written = rows + len(line.rows), written + line.size
+                yield line
+        except FormatError as error:
+            self._note(Problem("the rest", "", str(error)))
 
-
-def _read_all(found: Read, items: Iterator[Item]) -> None:
-    """Read what there is into `found`. Raises TooMuch where the rest is left."""
-    rows = written = 0
-    for item in items:
-        if found.read == MOST_LINES or rows > MOST_ROWS:
-            raise TooMuch(f"more than {MOST_LINES:,} lines or {MOST_ROWS:,} rows; upload it in parts")
-        found.read += 1
+    def _line(self, item: Item, left: int) -> Line | None:
         try:
             if item.error:
                 raise FormatError(item.error)
@@ -103,20 +109,33 @@ def _read_all(found: Read, items: Iterator[Item]) -> None:
             kind = kind_of(given)
             _refuse_null(kind, given)
             root = Row({name: value for name, value in given.items() if value is not None})
-            if kind != (found.kind or kind):
-                raise FormatError(f"is a row of {Dataset.Kind(kind).label}; the file holds {_label(found.kind)}")
+            if kind != (self.kind or kind):
+                raise FormatError(f"is a row of {Dataset.Kind(kind).label}; the file holds {_label(self.kind)}")
             line = READERS[kind](item.at, root)
             _check_size(line.talks)
-            size = _written(line, dataset_builder.MOST_CHARACTERS - written)
+            line = replace(line, size=_written(line, left))
         except FormatError as error:
-            name, reason = _parts(str(error))
-            found.problems.append(Problem(item.at, name, reason))
+            self._note(Problem(item.at, *_parts(str(error))))
         except (AttributeError, TypeError):
-            found.problems.append(Problem(item.at, "", "is not an object"))
+            self._note(Problem(item.at, "", "is not an object"))
         else:
-            found.kind = kind
-            rows, written = rows + len(line.rows), written + size
-            found.lines.append(line)
+            self.kind = kind
+            return line
+        return None
+
+    def _note(self, problem: Problem) -> None:
+        self.problem_count += 1
+        if len(self.problems) < KEPT:
+            self.problems.append(problem)
+
+
+def read_rows(source: BinaryIO, kind: str = "", *, most: int | None = None, seconds: float | None = None) -> Reading:
+    """Read a file of rows of this kind, or of the first good line's; `most` lines of it, where only a look is wanted.
+    Raises Refused for a file that cannot be read."""
+    try:
+        return Reading(source, kind, most, seconds)
+    except FormatError as error:
+        raise Refused(f"the file cannot be read: {error}", field="file") from None
 
 
 def kind_of(row: Mapping[str, Any]) -> str:

@@ -21,7 +21,8 @@ from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.training.datasets import contamination_checks
-from flywheel.training.datasets.dataset_builder import Draft, draft, kept
+from flywheel.training.datasets.dataset_builder import draft, kept
+from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.models import Dataset, Point, TrainingRun
 
 EARLIER = 5

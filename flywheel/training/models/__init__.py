@@ -1,5 +1,6 @@
 """Datasets, recommendations, tried fixes, searches for prompts, training runs and what they measured on the way."""
 
+from flywheel.training.models.builds import BuildEvent, DatasetBuild
 from flywheel.training.models.contamination import ContaminationCheck
 from flywheel.training.models.datasets import Dataset
 from flywheel.training.models.fix_trials import FixDraft, FixTrial
@@ -15,8 +16,10 @@ from flywheel.training.models.rollouts import Dropped
 from flywheel.training.models.runs import Point, TrainingEvent, TrainingRun
 
 __all__ = [
+    "BuildEvent",
     "ContaminationCheck",
     "Dataset",
+    "DatasetBuild",
     "Dropped",
     "FixDraft",
     "FixTrial",

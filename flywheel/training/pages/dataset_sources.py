@@ -13,18 +13,16 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
+from flywheel.edge.numbers import form_key
 from flywheel.edge.refusals import Refused, refusal_shown
-from flywheel.training.datasets import dataset_mix, dataset_uploads
+from flywheel.training.datasets import build_jobs, dataset_mix, dataset_uploads
 from flywheel.training.datasets.dataset_uploads import CARD, MAX_BYTES, UNKNOWN
-from flywheel.training.datasets.demonstrations import Wanted, gather, write
+from flywheel.training.datasets.demonstrations import Wanted, look
 from flywheel.training.models import Dataset
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.import_export.trajectory_export import IDS_MAX
 from flywheel.trajectories.import_export.uploads import Upload
 
-FIRST = 5
-SHOWN = 50
-"""Problems of a file that stand on the page."""
 OFFERED = 200
 NAME_HELP = "Small letters, digits, - and _. The same name again makes its next version."
 
@@ -151,14 +149,16 @@ def demonstrations(request: PageRequest) -> HttpResponse:
         form = DemonstrationForm(request.project, initial=first)
     else:
         form = DemonstrationForm(request.project, given)
-    context: dict[str, Any] = {"form": form, "tab": "datasets"}
+    context: dict[str, Any] = {"form": form, "tab": "datasets", "key": form_key(request.POST.get("key", ""))}
     if form.is_bound and form.is_valid():
         with refusal_shown(form):
             if "make" in given:
-                made = write(name=form.cleaned_data["name"], wanted=form.choice(), actor=request.actor)
-                return redirect("training:dataset", request.project.slug, made.name, made.version)
-            found = gather(form.choice())
-            context |= {"found": found, "first": found.rows[:FIRST]}
+                key = form_key(given.get("key", ""))
+                job = build_jobs.submit_choice(
+                    name=form.cleaned_data["name"], wanted=form.choice(), actor=request.actor, key=key
+                )
+                return redirect("training:build", request.project.slug, job.pk)
+            context["found"], context["first"] = look(form.choice())
     context["versions"] = Version.objects.filter(agent__project=request.project).order_by("-pk")[:OFFERED]
     return render(request, "training/demonstrations.html", context, status=422 if form.errors else 200)
 
@@ -175,38 +175,29 @@ def _usual(project: Project) -> str:
 def upload_dataset(request: PageRequest) -> HttpResponse:
     """Look at a file, as often as somebody likes; keep it as a dataset when that is asked for."""
     form = UploadForm(request.POST or None, request.FILES or None)
-    context: dict[str, Any] = {"form": form, "tab": "datasets", "shown": SHOWN}
+    context: dict[str, Any] = {"form": form, "tab": "datasets", "key": form_key(request.POST.get("key", ""))}
     if request.method == "POST" and form.is_valid():
         context["kept"] = upload = form.upload(request)
         if upload is None:
             form.add_error("file", "It was kept for a day and is gone; choose it again.")
         else:
             with refusal_shown(form):
-                if made := _carry_out(request, form, upload, context):
-                    upload.discard()
-                    return redirect("training:dataset", request.project.slug, made.name, made.version)
+                if "make" in request.POST:
+                    asked = form.cleaned_data
+                    job = build_jobs.submit_upload(
+                        project=request.project,
+                        name=asked["name"],
+                        upload=upload,
+                        card={name: asked[name] for name in CARD},
+                        actor=request.actor,
+                        key=context["key"],
+                        kind=asked["kind"],
+                    )
+                    return redirect("training:build", request.project.slug, job.pk)
+                with upload.open() as file:
+                    kind = form.cleaned_data["kind"]
+                    context["found"], context["first"] = dataset_uploads.look(request.project, file, kind)
     return render(request, "training/upload.html", context, status=422 if form.errors else 200)
-
-
-def _carry_out(request: PageRequest, form: UploadForm, upload: Upload, context: dict[str, Any]) -> Dataset | None:
-    """Make it where that is asked for, else look. Raises Refused."""
-    asked = form.cleaned_data
-    with upload.open() as file:
-        if "make" not in request.POST:
-            found = dataset_uploads.look(request.project, file, asked["kind"])
-            context |= {"found": found, "first": found.rows[:FIRST]}
-            return None
-        card = {name: asked[name] for name in CARD}
-        made, _ = dataset_uploads.take(
-            request.project,
-            name=asked["name"],
-            source=file,
-            card=card,
-            actor=request.actor,
-            kind=asked["kind"],
-            file_name=upload.name,
-        )
-        return made
 
 
 @require_http_methods(["GET", "POST"])

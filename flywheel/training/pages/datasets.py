@@ -3,12 +3,13 @@
 from typing import Any
 
 from django.http import FileResponse, Http404, HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.recipes import ALGORITHMS
+from flywheel.edge import job_pages
 from flywheel.edge.numbers import number
 from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Missing, Refused, check_choice
@@ -22,7 +23,7 @@ from flywheel.training.datasets import (
     demonstrations,
     provider_files,
 )
-from flywheel.training.models import Dataset
+from flywheel.training.models import Dataset, DatasetBuild
 from flywheel.training.pages import run_details
 
 RUNS_SHOWN = 50
@@ -136,3 +137,32 @@ def _left_out(found: Dataset) -> dict[str, Any]:
 def _dataset(request: PageRequest, name: str, version: int) -> Dataset:
     rows = Dataset.objects.select_related("task_set__environment_version__environment", "created_by", "project")
     return get_object_or_404(rows, project=request.project, name=name, version=version)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def build_page(request: PageRequest, job: int) -> HttpResponse:
+    """Show how far a dataset is; go on to it when it is built."""
+    found = _build(request, job)
+    if found.dataset is not None:
+        return redirect("training:dataset", request.project.slug, found.dataset.name, found.dataset.version)
+    return render(request, "training/build.html", {"job": found, "tab": "datasets", "may_stop": _may(request)})
+
+
+def _may(request: PageRequest) -> bool:
+    return Permission.TRAIN in request.permissions
+
+
+def _build(request: PageRequest, pk: int) -> DatasetBuild:
+    rows = DatasetBuild.objects.select_related("dataset", "created_by", "project")
+    return get_object_or_404(rows, project=request.project, pk=pk)
+
+
+build_live = job_pages.live(
+    _build,
+    "training/_build_live.html",
+    requires(Permission.VIEW),
+    lambda request, job: {"job": job, "may_stop": _may(request)},
+)
+cancel_build = job_pages.cancel(_build, "training:build", requires(Permission.TRAIN))
+resume_build = job_pages.resume(_build, "training:build", requires(Permission.TRAIN))

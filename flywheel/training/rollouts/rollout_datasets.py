@@ -21,8 +21,9 @@ from flywheel.environments.models import Task
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import check_name
 from flywheel.evals.models import EvalRun
-from flywheel.training.datasets import contamination_checks, dataset_builder
-from flywheel.training.datasets.dataset_builder import Draft, Speaker, written_for
+from flywheel.training.datasets import contamination_checks, dataset_builder, dataset_files
+from flywheel.training.datasets.dataset_builder import Speaker, written_for
+from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.models import Dataset
 from flywheel.training.rollouts.rollout_choice import Choice
 from flywheel.training.rollouts.rollout_selection import (
@@ -87,7 +88,7 @@ def write(*, name: str, run: EvalRun, choice: Choice, actor: Actor, version: Ver
     """
     check_name(name)
     made, _ = draft(run, choice, version=version)
-    kept = dataset_builder.keep(name, made, actor)
+    kept = dataset_files.keep(name, made, actor)
     contamination_checks.check_all(kept)
     if problem := contamination_checks.refusal(contamination_checks.checked(kept, run.task_set), run.task_set):
         raise Refused(problem, field="rollouts")

@@ -10,7 +10,7 @@ from flywheel.edge.paging import Page
 from flywheel.edge.refusals import Refused
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks
-from flywheel.training.datasets.dataset_builder import Draft
+from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.rollouts.rollout_choice import Choice, read
 from flywheel.training.rollouts.rollout_datasets import choose, draft, too_long
 from flywheel.training.rollouts.rollout_selection import DROPPED, LOOKED_AT, UNSCORED, Rollout, Selection, rollouts_of

@@ -2,7 +2,8 @@
 worker is to import.
 
 They lie in the project's own directory under `FLYWHEEL_HOME/uploads`, named by a token that nobody can guess, until
-they are imported or discarded, and no longer than a day; what an import still has to read stays until it is over.
+they are imported or discarded, and no longer than a day; what a job still has to read (its column `upload` has the
+token) stays until it is over.
 """
 
 import json
@@ -18,8 +19,8 @@ from typing import BinaryIO
 from django.conf import settings
 
 from flywheel.accounts.models import Project, User
+from flywheel.edge.job_queue import kinds
 from flywheel.edge.jobs import FINISHED
-from flywheel.trajectories.models import Import
 
 KEPT_SECONDS = 24 * 60 * 60
 CHUNK = 1024 * 1024
@@ -74,10 +75,12 @@ def find(project: Project, token: str) -> Upload | None:
 
 
 def sweep() -> int:
-    """Delete what is older than a day and wanted by no import. Returns how many files went."""
+    """Delete what is older than a day and wanted by no job. Returns how many files went."""
     gone = 0
     oldest = time.time() - KEPT_SECONDS
-    wanted = set(Import.objects.exclude(state__in=FINISHED).values_list("upload", flat=True))
+    reading = [kind for kind in kinds() if hasattr(kind, "upload")]
+    open_jobs = [job for kind in reading for job in kind._default_manager.exclude(state__in=FINISHED)]
+    wanted = {getattr(job, "upload") for job in open_jobs}  # noqa: B009
     for path in _root().glob("*/*"):
         with suppress(FileNotFoundError):  # another was quicker
             if path.stem not in wanted and path.stat().st_mtime < oldest:

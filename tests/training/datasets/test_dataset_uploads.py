@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,14 +14,15 @@ from flywheel.accounts.models import AuditEntry
 from flywheel.core.envs.replay.episode_replay import KIND
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
-from flywheel.training.datasets import contamination_checks, dataset_builder, dataset_mix, uploaded_rows
+from flywheel.training.datasets import contamination_checks, dataset_builder, dataset_files, dataset_mix, uploaded_rows
 from flywheel.training.datasets.dataset_builder import build, open_rows
-from flywheel.training.datasets.dataset_uploads import Uploaded, take
-from flywheel.training.datasets.demonstrations import Wanted, write
-from flywheel.training.models import Dataset
+from flywheel.training.datasets.dataset_uploads import use_of
+from flywheel.training.datasets.demonstrations import Wanted
+from flywheel.training.datasets.uploaded_rows import Problem
+from flywheel.training.models import Dataset, DatasetBuild
 from flywheel.trajectories.models import Label
 from flywheel.trajectories.operations import deletion
-from tests.training.conftest import Room
+from tests.training.conftest import Room, frozen, uploaded
 
 pytestmark = pytest.mark.django_db
 
@@ -35,9 +37,21 @@ def chat(asked: str = "What is the capital of France?", said: str = "Paris", **s
     return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said, **said_also}]}
 
 
-def taken(room: Room, source: io.BytesIO, name: str = "helpdesk", **fields: Any) -> tuple[Dataset, Uploaded]:
-    card = fields.pop("card", CARD)
-    return take(room.cast.project, name=name, source=source, card=card, actor=Actor(room.cast.trainer), **fields)
+@dataclass
+class Found:
+    """What a build left out."""
+
+    problems: list[Problem]
+    repeated: int
+    measured: list[str]
+    use: str
+
+
+def taken(room: Room, source: io.BytesIO, name: str = "helpdesk", **fields: Any) -> tuple[Dataset, Found]:
+    made = uploaded(room, source, name, **{"card": CARD, **fields})
+    recipe = DatasetBuild.objects.latest("pk").report
+    problems = [Problem(**problem) for problem in recipe["problems"]]
+    return made, Found(problems, recipe["duplicates"], recipe["measured"]["first"], use_of(recipe["kind"]))
 
 
 def rows(dataset: Dataset) -> list[dict[str, Any]]:
@@ -45,7 +59,7 @@ def rows(dataset: Dataset) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
-def problems(found: Uploaded) -> list[tuple[str, str]]:
+def problems(found: Found) -> list[tuple[str, str]]:
     return [(problem.at, problem.field) for problem in found.problems]
 
 
@@ -250,7 +264,8 @@ def test_a_line_whose_rows_are_too_long_is_named_and_the_others_are_taken(
 
 def test_rows_of_a_line_share_their_messages() -> None:
     talk = [each for number in range(200) for each in chat(f"Number {number}?", "Yes")["messages"]]
-    (line,) = uploaded_rows.read_rows(lines({"messages": talk})).lines
+    (line,) = uploaded_rows.read_rows(lines({"messages": talk})).lines()
+    assert line is not None
     assert len(line.rows) == 200
     assert len({id(each) for row in line.rows for each in [*row["prompt"], *row["completion"]]}) == 400
 
@@ -327,7 +342,7 @@ def test_a_mix_with_native_calls_is_no_programs_that_reads_text(room: Room) -> N
 def test_a_mix_opening_with_an_upload_is_written_for_whom_its_other_parts_are(room: Room) -> None:
     room.build.trajectory(label=Label.PASS)
     plain, _ = taken(room, lines(chat("A?")))
-    own = write(name="good", wanted=Wanted(version=room.base), actor=Actor(room.cast.trainer))
+    own = frozen(room, Wanted(version=room.base))
     both = dataset_mix.mix(name="both", parts=[(plain, 1), (own, 1)], actor=Actor(room.cast.trainer))
     assert dataset_builder.unfit(both, room.base) == ""
     assert "is written for" in dataset_builder.unfit(both, room.build.version(system_prompt="Other."))
@@ -336,7 +351,7 @@ def test_a_mix_opening_with_an_upload_is_written_for_whom_its_other_parts_are(ro
 def test_what_was_made_of_a_trajectory_names_the_mixes_too(room: Room) -> None:
     row = room.build.trajectory(label=Label.PASS)
     plain, _ = taken(room, lines(chat("A?")))
-    own = write(name="good", wanted=Wanted(version=room.base), actor=Actor(room.cast.trainer))
+    own = frozen(room, Wanted(version=room.base))
     both = dataset_mix.mix(name="both", parts=[(plain, 1), (own, 1)], actor=Actor(room.cast.trainer))
     assert both.recipe["from_traces"] == [row.trace_id]
     assert deletion.made_of(row).datasets == [own, both]
@@ -347,14 +362,12 @@ def measured_later(room: Room, prompt: str, answer: str) -> None:
     room.task_set.members.create(task=task, split=Split.HELD_OUT)
 
 
-def test_a_large_one_is_compared_when_it_is_launched(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_one_is_compared_before_anybody_sees_it(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contamination_checks, "AT_ONCE", 1)
     made, _ = taken(room, lines(chat("First?"), chat(HELD_OUT, "Done.")))
     assert made.recipe["alike"] is None
-    assert not made.contamination_checks.exists()
-    measured_later(room, HELD_OUT, "Done.")
-    with pytest.raises(Refused, match=r"1 of 9 held-out tasks .* are in the training data"):
-        room.launch(dataset=made)
+    (check,) = contamination_checks.shown(made)
+    assert (check.task_set, check.verdict) == (room.task_set, "clean")
 
 
 @pytest.mark.parametrize("other", [chat("And the weather?", "Sunny."), chat("The weather?", "Sunny.")])
@@ -391,7 +404,7 @@ def test_nothing_long_is_done_under_the_lock(room: Room, monkeypatch: pytest.Mon
         found.append(len(connection.savepoint_ids))
         return real(*given)
 
-    for module, name in ((contamination_checks, "check"), (dataset_builder, "alike")):
+    for module, name in ((contamination_checks, "check"), (dataset_files, "alike")):
         monkeypatch.setattr(module, name, partial(watched, getattr(module, name)))
     taken(room, lines(chat()))
     assert found == [depth, depth]

@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
 from flywheel.failures.models import Decision, Failure
-from flywheel.training.datasets import dataset_builder, demonstrations
+from flywheel.training.datasets import dataset_builder
 from flywheel.training.datasets.contamination_checks import checked
 from flywheel.training.datasets.dataset_builder import open_rows, unfit
-from flywheel.training.datasets.demonstrations import Wanted, gather, write
+from flywheel.training.datasets.demonstrations import Gathered, Wanted
 from flywheel.training.models import Dataset
 from flywheel.trajectories.models import Feedback, Label, Step, Trajectory
 from tests.conftest import SYSTEM
-from tests.training.conftest import Room
+from tests.training.conftest import Room, frozen
 
 pytestmark = pytest.mark.django_db
 
@@ -89,29 +88,37 @@ def feedback(row: Trajectory, value: Any, key: str = "helpful") -> None:
     Trajectory.objects.filter(pk=row.pk).update(feedback_count=1)
 
 
+class Read(Gathered):
+    """A choice, read to its end."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__(wanted)
+        self.all = list(self.rows())
+
+
 def reasons(found: Any) -> dict[str, int]:
     return {each["reason"]: each["count"] for each in found.reasons}
 
 
 def test_each_thing_that_the_agent_said_is_a_row_in_the_versions_own_form(room: Room) -> None:
     row = stored(room)
-    found = gather(Wanted(version=native(room)))
-    assert [each["completion"] for each in found.rows] == [
+    found = Read(Wanted(version=native(room)))
+    assert [each["completion"] for each in found.all] == [
         [TALK[2].to_openai()],
         [TALK[4].to_openai()],
         [TALK[6].to_openai()],
     ]
-    first, *_, last = found.rows
+    first, *_, last = found.all
     assert first["prompt"] == [{"role": "system", "content": SYSTEM}, TALK[1].to_openai()]
     assert last["prompt"][1:] == [message.to_openai() for message in TALK[1:6]]
     assert {"calendar.create_event", "email.send"} <= {tool["function"]["name"] for tool in first["tools"]}
-    assert {(each["trajectory"], each["cluster"]) for each in found.rows} == {(row.trace_id, row.cluster)}
+    assert {(each["trajectory"], each["cluster"]) for each in found.all} == {(row.trace_id, row.cluster)}
 
 
 def test_calls_are_written_in_the_text_form_of_a_version_that_has_one(room: Room) -> None:
     stored(room)
     version = room.build.version(form="json")
-    first = gather(Wanted(version=version)).rows[0]
+    first = Read(Wanted(version=version)).all[0]
     assert "tool_calls" not in first["completion"][0]
     assert json.loads(first["completion"][0]["content"])["tool"] == "calendar.create_event"
 
@@ -120,36 +127,36 @@ def test_a_failing_step_stands_in_the_context_and_is_nobodys_completion(room: Ro
     row = stored(room)
     failed_at(room, row, "m2")
     feedback(row, value=True)
-    found = gather(Wanted(version=native(room)))
-    assert [each["completion"] for each in found.rows] == [[TALK[4].to_openai()], [TALK[6].to_openai()]]
-    assert all(TALK[2].to_openai() in each["prompt"] for each in found.rows)
+    found = Read(Wanted(version=native(room)))
+    assert [each["completion"] for each in found.all] == [[TALK[4].to_openai()], [TALK[6].to_openai()]]
+    assert all(TALK[2].to_openai() in each["prompt"] for each in found.all)
     assert found.masked == 1
 
 
 def test_the_call_of_a_tool_step_that_was_marked_is_masked(room: Room) -> None:
     row = stored(room)
     failed_at(room, row, "m5")
-    found = gather(Wanted(version=native(room), good="filter"))
-    assert [each["completion"] for each in found.rows] == [[TALK[2].to_openai()], [TALK[6].to_openai()]]
+    found = Read(Wanted(version=native(room), good="filter"))
+    assert [each["completion"] for each in found.all] == [[TALK[2].to_openai()], [TALK[6].to_openai()]]
 
 
 def test_a_call_that_ended_in_an_error_is_masked(room: Room) -> None:
     stored(room, [*TALK[:3], result(1, "Error: no such person"), *TALK[4:]])
-    found = gather(Wanted(version=native(room)))
-    assert [each["completion"] for each in found.rows] == [[TALK[4].to_openai()], [TALK[6].to_openai()]]
+    found = Read(Wanted(version=native(room)))
+    assert [each["completion"] for each in found.all] == [[TALK[4].to_openai()], [TALK[6].to_openai()]]
 
 
 def test_a_cut_off_answer_is_masked(room: Room) -> None:
     row = stored(room)
     row.steps.filter(span_id="m6").update(finish_reason="length")
-    assert len(gather(Wanted(version=native(room))).rows) == 2
+    assert len(Read(Wanted(version=native(room))).all) == 2
 
 
 def test_learning_begins_where_it_is_asked_to(room: Room) -> None:
     row, version = stored(room), native(room)
-    assert len(gather(Wanted(version=version, start=2)).rows) == 2
-    assert len(gather(Wanted(version=version, steps={row.trace_id: "m6"})).rows) == 1
-    assert reasons(gather(Wanted(version=version, start=9))) == {"nothing": 1}
+    assert len(Read(Wanted(version=version, start=2)).all) == 2
+    assert len(Read(Wanted(version=version, steps={row.trace_id: "m6"})).all) == 1
+    assert reasons(Read(Wanted(version=version, start=9))) == {"nothing": 1}
 
 
 def test_only_what_people_or_feedback_call_good_is_chosen(room: Room) -> None:
@@ -161,17 +168,17 @@ def test_only_what_people_or_feedback_call_good_is_chosen(room: Room) -> None:
     feedback(both, value=True)
     feedback(both, value="failed", key="outcome")
     Trajectory.objects.filter(pk=failed.pk).update(label=Label.FAILURE)
-    found = gather(Wanted(version=native(room)))
-    assert {each["trajectory"] for each in found.rows} == {liked.trace_id}
+    found = Read(Wanted(version=native(room)))
+    assert {each["trajectory"] for each in found.all} == {liked.trace_id}
     assert reasons(found) == {"not_good": 3, "failure": 1}
-    by_filter = gather(Wanted(version=native(room), good="filter", q="feedback.helpful:true"))
-    assert {each["trajectory"] for each in by_filter.rows} == {both.trace_id}
+    by_filter = Read(Wanted(version=native(room), good="filter", q="feedback.helpful:true"))
+    assert {each["trajectory"] for each in by_filter.all} == {both.trace_id}
 
 
 def test_a_rollout_is_never_one(room: Room) -> None:
     row = stored(room, source="rollout")
-    found = gather(Wanted(version=native(room), good="filter", ids=[row.trace_id]))
-    assert (found.rows, reasons(found)) == ([], {"rollout": 1})
+    found = Read(Wanted(version=native(room), good="filter", ids=[row.trace_id]))
+    assert (found.all, reasons(found)) == ([], {"rollout": 1})
 
 
 @pytest.mark.parametrize("split", [Split.HELD_OUT, Split.SEALED])
@@ -185,22 +192,22 @@ def test_nothing_that_is_measured_is_learnt(room: Room, split: str) -> None:
     room.build.task(split, source=own, cluster="other")
     room.build.task(split, cluster="two")
     room.build.task(split, prompt="cancel my lunch with  Bako on Tuesday")
-    found = gather(Wanted(version=native(room)))
-    assert {each["trajectory"] for each in found.rows} == {good.trace_id}
-    assert set(found.left_out["measured"]) == {own.trace_id, session.trace_id, asked.trace_id}
+    found = Read(Wanted(version=native(room)))
+    assert {each["trajectory"] for each in found.all} == {good.trace_id}
+    assert set(found.left_out["measured"]["first"]) == {own.trace_id, session.trace_id, asked.trace_id}
 
 
 def test_what_is_said_twice_is_learnt_once(room: Room) -> None:
     stored(room)
     stored(room)
-    found = gather(Wanted(version=native(room)))
-    assert (len(found.rows), found.repeated, reasons(found)) == (3, 3, {"duplicate": 1})
+    found = Read(Wanted(version=native(room)))
+    assert (len(found.all), found.repeated, reasons(found)) == (3, 3, {"duplicate": 1})
 
 
 def test_it_is_frozen_as_a_numbered_dataset_that_the_version_can_learn_from(room: Room) -> None:
     row, version = stored(room), native(room)
     wanted = Wanted(version=version, q="label:pass after:7000d")
-    made = write(name="good", wanted=wanted, actor=Actor(room.cast.trainer))
+    made = frozen(room, wanted)
     assert (str(made), made.kind, made.origin, made.task_set, made.rows) == ("good@1", "sft", "trajectories", None, 3)
     assert "after:7000d" not in made.recipe["filter"], "it says the same later"
     Trajectory.objects.filter(pk=row.pk).delete()
@@ -212,7 +219,7 @@ def test_it_is_frozen_as_a_numbered_dataset_that_the_version_can_learn_from(room
 
 def test_a_trajectory_that_is_measured_later_blocks_the_dataset(room: Room) -> None:
     row = stored(room)
-    made = write(name="good", wanted=Wanted(version=native(room)), actor=Actor(room.cast.trainer))
+    made = frozen(room, Wanted(version=native(room)))
     task_set = room.build.task_set(name="later")
     assert checked(made, task_set).verdict == "clean"
     task = room.build.task(Split.HELD_OUT, source=row)
@@ -223,7 +230,7 @@ def test_a_trajectory_that_is_measured_later_blocks_the_dataset(room: Room) -> N
 
 def test_a_run_learns_from_it_and_is_measured_by_its_own_set(room: Room) -> None:
     stored(room)
-    made = write(name="good", wanted=Wanted(version=room.base), actor=Actor(room.cast.trainer))
+    made = frozen(room, Wanted(version=room.base))
     run = room.launch(dataset=made)
     assert (run.dataset, run.task_sets) == (made, [room.task_set])
     with pytest.raises(Refused, match="holds demonstrations of trajectories"):
@@ -233,9 +240,9 @@ def test_a_run_learns_from_it_and_is_measured_by_its_own_set(room: Room) -> None
 def test_nothing_left_says_why(room: Room) -> None:
     room.build.trajectory()
     with pytest.raises(Refused, match="1: nobody calls it good"):
-        write(name="good", wanted=Wanted(version=room.base), actor=Actor(room.cast.trainer))
+        frozen(room, Wanted(version=room.base))
     with pytest.raises(Refused, match="wrong_field"):
-        gather(Wanted(version=room.base, q="wrong_field:1"))
+        Read(Wanted(version=room.base, q="wrong_field:1"))
     assert not Dataset.objects.exists()
 
 
@@ -248,15 +255,15 @@ def test_older_ones_are_not_looked_at_once_the_rows_are_too_many(
         for number in range(3)
     ]
     version = native(room)
-    whole = gather(Wanted(version=version))
-    assert (whole.chosen, whole.beyond, len(whole.rows)) == (3, 0, 9)
+    whole = Read(Wanted(version=version))
+    assert (whole.chosen, whole.beyond, len(whole.all)) == (3, 0, 9)
     if limit == "rows":
-        monkeypatch.setattr(demonstrations, "MOST_ROWS", 7)
+        monkeypatch.setattr(dataset_builder, "MOST_ROWS", 7)
     else:
         monkeypatch.setattr(dataset_builder, "MOST_CHARACTERS", whole.characters - 1)
-    found = gather(Wanted(version=version))
-    assert (found.chosen, found.used, found.beyond, len(found.rows)) == (2, 2, 1, 6)
-    assert rows[0].trace_id not in {each["trajectory"] for each in found.rows}
+    found = Read(Wanted(version=version))
+    assert (found.chosen, len(found.used), found.beyond, len(found.all)) == (2, 2, 1, 6)
+    assert rows[0].trace_id not in {each["trajectory"] for each in found.all}
 
 
 def test_one_that_is_too_long_by_itself_is_left_out_and_the_others_are_taken(
@@ -264,9 +271,9 @@ def test_one_that_is_too_long_by_itself_is_left_out_and_the_others_are_taken(
 ) -> None:
     stored(room, [Message("user", "Cancel my lunch"), Message("assistant", "Done.")])
     long = stored(room)
-    monkeypatch.setattr(demonstrations, "MOST_ROWS", 2)
-    found = gather(Wanted(version=native(room)))
-    assert (len(found.rows), found.left_out) == (1, {"too_long": [long.trace_id]})
+    monkeypatch.setattr(dataset_builder, "MOST_ROWS", 2)
+    found = Read(Wanted(version=native(room)))
+    assert (len(found.all), found.left_out) == (1, {"too_long": {"count": 1, "first": [long.trace_id]}})
 
 
 @pytest.mark.parametrize(("prompt", "opening"), [(SYSTEM, SYSTEM), ("", "It is nine.")])
@@ -280,7 +287,7 @@ def test_a_row_has_no_system_message_but_the_opening_one(room: Room, prompt: str
         Message("assistant", "Done."),
     ]
     stored(room, talk)
-    last = gather(Wanted(version=native(room, system_prompt=prompt))).rows[-1]
+    last = Read(Wanted(version=native(room, system_prompt=prompt))).all[-1]
     assert [message["role"] for message in last["prompt"]] == ["system", "user", "assistant", "user"]
     assert last["prompt"][0]["content"] == opening
     assert last["completion"] == [talk[-1].to_openai()]

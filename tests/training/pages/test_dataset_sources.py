@@ -12,11 +12,11 @@ from django.urls import reverse
 from flywheel.accounts.models import User
 from flywheel.core.traces import Message, Step, Trace
 from flywheel.environments.models import Split
-from flywheel.training.models import Dataset
+from flywheel.training.models import Dataset, DatasetBuild
 from flywheel.trajectories.models import Label, Source
 from flywheel.trajectories.store.merge import write
 from tests.pages import page_of
-from tests.training.conftest import Room
+from tests.training.conftest import Room, built
 
 pytestmark = pytest.mark.django_db
 
@@ -25,6 +25,13 @@ SignIn = Callable[[User], Client]
 
 def address(room: Room, name: str, *values: Any) -> str:
     return reverse(f"training:{name}", args=[room.cast.project.slug, *values])
+
+
+def made(client: Client, answer: Any) -> str:
+    """The page of the dataset, to which its build's page leads when it is built."""
+    assert "waits for a worker" in client.get(answer["Location"]).content.decode()
+    built(DatasetBuild.objects.latest("pk"))
+    return client.get(answer["Location"], follow=True).content.decode()
 
 
 def file(*rows: Any) -> SimpleUploadedFile:
@@ -66,8 +73,7 @@ def test_ticked_trajectories_are_looked_at_and_then_made(room: Room, sign_in: Si
     assert "Nobody calls it good" in shown
     assert reverse("trajectories:detail", args=[room.cast.project.slug, other.trace_id]) in shown
     assert not Dataset.objects.exists()
-    made = client.post(url, {**asked, "make": "1"}, follow=True).content.decode()
-    assert "1 of 2 trajectories" in made
+    assert "1 of 2 trajectories" in made(client, client.post(url, {**asked, "make": "1"}))
     dataset = Dataset.objects.get()
     assert (dataset.rows, dataset.recipe["by_hand"]) == (1, 2)
 
@@ -83,9 +89,9 @@ def test_a_trajectory_is_learnt_from_one_of_its_steps_on(room: Room, sign_in: Si
     assert "begun at one of its steps" in begun
     assert '<option value="filter" selected>' in begun
     asked = {"name": "good", "ids": "9" * 32, "step": "s1", "whole": "", "good": "filter", "version": str(room.base)}
-    client.post(address(room, "demonstrations"), {**asked, "make": "1"})
+    made(client, client.post(address(room, "demonstrations"), {**asked, "make": "1"}))
     assert [dataset.rows for dataset in Dataset.objects.all()] == [2]
-    client.post(address(room, "demonstrations"), {**asked, "whole": "1", "make": "1"})
+    made(client, client.post(address(room, "demonstrations"), {**asked, "whole": "1", "make": "1"}))
     assert Dataset.objects.latest("pk").rows == 3
 
 
@@ -104,7 +110,7 @@ def test_each_dataset_says_who_chose_its_rows(room: Room, sign_in: SignIn) -> No
     assert "chose none of these rows" not in shown
     room.build.trajectory(label=Label.PASS)
     asked = {"name": "good", "good": "good", "version": str(room.base), "start": "1", "make": "1"}
-    shown = client.post(address(room, "demonstrations"), asked, follow=True).content.decode()
+    shown = made(client, client.post(address(room, "demonstrations"), asked))
     assert "people’s labels and feedback" in shown
 
 
@@ -128,9 +134,9 @@ def test_an_upload_is_looked_at_kept_and_made(room: Room, sign_in: SignIn) -> No
     assert "1 row not taken" in text
     assert "&lt;b&gt;Hi" in text
     kept = text.split('name="kept" value="')[1].split('"')[0]
-    made = client.post(url, {**CARD, "kept": kept, "make": "1"}, follow=True).content.decode()
-    assert "MIT" in made
-    assert "1 row not taken" in made
+    page = made(client, client.post(url, {**CARD, "kept": kept, "make": "1"}))
+    assert "MIT" in page
+    assert "1 row not taken" in page
     assert Dataset.objects.get().recipe["file"] == "talks.jsonl"
     assert "MIT" in client.get(address(room, "datasets")).content.decode()
 
@@ -145,7 +151,7 @@ def test_an_upload_without_licence_or_file_is_refused(room: Room, sign_in: SignI
 
 
 def made_of(room: Room, client: Client, *rows: Any) -> Dataset:
-    client.post(address(room, "upload_dataset"), {**CARD, "file": file(*rows), "make": "1"})
+    made(client, client.post(address(room, "upload_dataset"), {**CARD, "file": file(*rows), "make": "1"}))
     return Dataset.objects.get()
 
 
@@ -205,19 +211,24 @@ def test_programs_do_the_same(room: Room, client: Client, key: Callable[..., dic
     body = {"name": "good", "version": {"name": "assistant"}, "q": "label:pass", "preview": True}
     url = "/api/v1/datasets/from-trajectories"
     seen = client.post(url, body, content_type="application/json", headers=headers)
-    assert (seen.status_code, seen.json()["rows"], seen.json()["dataset"]) == (200, 1, None)
-    made = client.post(url, {**body, "preview": False}, content_type="application/json", headers=headers)
-    assert (made.status_code, made.json()["dataset"]["origin"]) == (201, "trajectories")
-    assert made.json()["first"][0]["trajectory"] == row.trace_id
+    assert (seen.status_code, seen.json()["rows"]) == (200, 1)
+    assert seen.json()["first"][0]["trajectory"] == row.trace_id
+    sent = client.post(url, {**body, "preview": False}, content_type="application/json", headers=headers)
+    assert (sent.status_code, sent.json()["state"], sent.json()["dataset"]) == (202, "queued", None)
+    built(DatasetBuild.objects.latest("pk"))
+    told = client.get(f"/api/v1/dataset-builds/{sent.json()['id']}", headers=headers).json()
+    assert (told["state"], told["dataset"]["origin"]) == ("succeeded", "trajectories")
     sent = client.post(
         "/api/v1/datasets/upload?name=talks&licence=MIT",
         json.dumps(CHAT) + "\n{bad",
         content_type="application/x-ndjson",
         headers=headers,
     )
-    told = sent.json()
-    assert (sent.status_code, told["dataset"]["card"]["licence"], told["dataset"]["task_set"]) == (201, "MIT", None)
-    assert [(problem["at"], problem["field"]) for problem in told["problems"]] == [("line 2", "")]
+    assert sent.status_code == 202
+    built(DatasetBuild.objects.latest("pk"))
+    told = client.get(f"/api/v1/dataset-builds/{sent.json()['id']}", headers=headers).json()
+    assert (told["dataset"]["card"]["licence"], told["dataset"]["task_set"]) == ("MIT", None)
+    assert [(problem["at"], problem["field"]) for problem in told["report"]["problems"]] == [("line 2", "")]
     refused = client.post(
         "/api/v1/datasets/upload?name=talks", json.dumps(CHAT), content_type="application/x-ndjson", headers=headers
     )

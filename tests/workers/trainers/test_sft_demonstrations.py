@@ -85,7 +85,7 @@ def test_a_run_learns_from_them(origin: str, base: Path, tmp_path: Path, start: 
     if origin == "uploaded":
         talks = [[Message("user", f"remind {name}"), Message("assistant", f"{name} it is")] for name in NAMES[:6]]
         file = "\n".join(json.dumps({"messages": [m.to_openai() for m in talk]}) for talk in talks)
-        rows = [row for line in read_rows(io.BytesIO(file.encode())).lines for row in line.rows]
+        rows = [row for line in read_rows(io.BytesIO(file.encode())).lines() if line for row in line.rows]
     else:
         rows = rows_of((5,)) * 6
     run = Directory(tmp_path / "run", base, "sft", train=rows, steps=12, held_out=False, checkpoint_every=12)

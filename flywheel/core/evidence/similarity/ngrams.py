@@ -42,7 +42,7 @@ class SharedRuns(Generic[T]):
 
     def add(self, train: Sequence[str], owners: Sequence[T], ids: Sequence[str]) -> None:
         """Compare these training texts. `ids` says which of them are one item: its copies make no wording common."""
-        theirs = [self._known(text) for text in train] if self._sought else []
+        theirs = [self._numbers_of(text) for text in train] if self._sought else []
         for size, rare in self._rare.items():
             runs, place, _ = _runs(theirs, size)
             hit = np.isin(runs, rare)
@@ -57,7 +57,7 @@ class SharedRuns(Generic[T]):
             if common:
                 self._rare[size] = np.setdiff1d(rare, np.array(common, dtype=np.uint64), assume_unique=True)
 
-    def found(self) -> dict[int, tuple[list[T], str]]:
+    def hits(self) -> dict[int, tuple[list[T], str]]:
         """By place of the held-out text: the owners of training texts that have a run of it, one of each id, and the
         run's words."""
         found: dict[int, tuple[list[T], str]] = {}
@@ -70,7 +70,7 @@ class SharedRuns(Generic[T]):
                     found[own[place]] = (list(having.values()), " ".join(names[word - 1] for word in words.tolist()))
         return found
 
-    def _known(self, text: str) -> "Ints":
+    def _numbers_of(self, text: str) -> "Ints":
         """Numbers of its words; 0 for one that no held-out text has."""
         return np.array([self._words.get(word, 0) for word in _WORD.findall(text)], dtype=np.int64)
 
