@@ -21,7 +21,7 @@ from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Dataset, DatasetBuild, Point, TrainingRun
 from flywheel.trajectories.import_export import uploads
 from tests.conftest import Build, Cast
-from workers.jobs import dataset_builds
+from workers.jobs.training import dataset_builds
 
 WRONG = tooling.call_text("email.send", {"to": "Bako", "subject": "friday"})
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)

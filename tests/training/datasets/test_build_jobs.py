@@ -14,7 +14,7 @@ from flywheel.training.datasets import build_jobs, dataset_files
 from flywheel.training.models import Dataset, DatasetBuild
 from flywheel.trajectories.import_export import uploads
 from tests.training.conftest import Room
-from workers.jobs import dataset_builds
+from workers.jobs.training import dataset_builds
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
