@@ -81,8 +81,8 @@ def solved_by_version(task: Task, version: EnvironmentVersion | None) -> list[di
 
 
 def simulator_agreement(environment: Environment, version: EnvironmentVersion | None) -> Estimate | None:
-    """How often the model that stands in for tools gives a recorded result that was held back, by the newest proofs of
-    this version's tasks; None where no model stands in."""
+    """The share of recorded results, held back, that the model which stands in for tools gives, by the newest proofs
+    of this version's tasks; None where no model stands in."""
     if version is None or not simulator_of(version.config):
         return None
     rows = environment.tasks.filter(

@@ -139,7 +139,7 @@ def note(lease: Lease, env: Environment) -> dict[str, Any]:
 
 
 def simulated(env: Environment) -> dict[str, Any]:
-    """What the model that stands in for tools was asked by now; empty where there is none."""
+    """Return the report on the model that stands in for tools so far; empty where there is none."""
     simulator = runners_of(env).simulator
     return simulator.report if isinstance(simulator, ModelSimulator) else {}
 

@@ -84,7 +84,7 @@ def of_judges(run: EvalRun) -> Taken:
 
 
 def of_simulator(run: EvalRun) -> Taken:
-    """What the model that stands in for tools took."""
+    """Sum the tokens and dollars of the model that stands in for tools."""
     return _sum([run.simulator] if run.simulator else [])
 
 
