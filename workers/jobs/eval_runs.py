@@ -242,7 +242,7 @@ def _store(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, *
             )
         run.judges = project_judges.note(lease, env)
         unscore(run.results.all(), run.judges)
-        if simulated := project_judges.simulated(env):
+        if simulated := project_judges.simulator_report(env):
             run.simulator = simulated
             lease.update(simulator=simulated)
         lease.progress(done)

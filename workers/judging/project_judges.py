@@ -138,7 +138,7 @@ def note(lease: Lease, env: Environment) -> dict[str, Any]:
     return judge.report
 
 
-def simulated(env: Environment) -> dict[str, Any]:
+def simulator_report(env: Environment) -> dict[str, Any]:
     """Return the report on the model that stands in for tools so far; empty where there is none."""
     simulator = runners_of(env).simulator
     return simulator.report if isinstance(simulator, ModelSimulator) else {}
