@@ -57,7 +57,7 @@ class Waiting:
     """What the beginning has."""
     later: Sequence[Answered] = ()
     """What the recorded run called after it."""
-    told: Sequence[Answered] = ()
+    since: Sequence[Answered] = ()
     """What the attempt has called, with what it was told."""
     seed: int = 0
 

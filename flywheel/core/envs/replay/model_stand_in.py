@@ -78,7 +78,7 @@ class ModelStandIn:
         self.names: Collection[str] = {tool["name"] for tool in tools}
 
     def answers(self, task: Task, waiting: Waiting) -> list[str | None]:
-        told, found = list(waiting.told), list[str | None]()
+        told, found = list(waiting.since), list[str | None]()
         for call, result in zip(waiting.turns[-1], waiting.results, strict=True):
             made = None
             if result is None and call.name in self.names and _length(call) <= LONGEST_CALL:
