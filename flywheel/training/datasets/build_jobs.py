@@ -1,4 +1,4 @@
-"""Datasets that a worker builds (`workers/jobs/training/dataset_builds.py`): of an uploaded file, or of chosen trajectories.
+"""Datasets that a worker builds (`jobs/training/dataset_builds.py`): of an uploaded file, or of chosen trajectories.
 
 submit_upload(…), submit_choice(…)      a job, which waits for a worker
 opened(job)                             what it is built of, read one row at a time

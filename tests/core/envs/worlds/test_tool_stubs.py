@@ -55,8 +55,8 @@ def test_a_tool_that_is_called_as_something_of_python_hides_nothing() -> None:
 
 
 def test_a_server_to_begin_with_is_python_whatever_the_tools_are_called() -> None:
-    source = server_stubs('"""\\n{of} import os', [*TOOLS, *STRANGE])
+    tools: list[dict[str, Any]] = [*TOOLS, *STRANGE]  # type: ignore[list-item]
     found: dict[str, Any] = {"__name__": "server"}
-    exec(compile(source, "server.py", "exec"), found)
-    assert found["DEFINITIONS"] == [*TOOLS, *STRANGE]
-    assert list(found["TOOLS"]) == [tool["name"] for tool in [*TOOLS, *STRANGE]]
+    exec(compile(server_stubs('"""\\n{of} import os', tools), "server.py", "exec"), found)
+    assert found["DEFINITIONS"] == tools
+    assert list(found["TOOLS"]) == [tool["name"] for tool in tools]
