@@ -29,7 +29,7 @@ from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
 from flywheel.server.api import api
-from flywheel.training.models import FixTrial, PromptSearch
+from flywheel.training.models import Dataset, DatasetBuild, FixTrial, PromptSearch
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.models import Batch, Import, Quarantined
@@ -450,6 +450,9 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         created_by=cast.builder,
     )
     fix.drafts.create(place=0, name="brief", changes=["prompt"], version=candidate.baseline, evaluation=learnt.run)
+    dataset_build = DatasetBuild.objects.create(
+        project=cast.project, created_by=cast.builder, name="good", origin=Dataset.Origin.TRAJECTORIES
+    )
     search = PromptSearch.objects.create(
         project=cast.project,
         created_by=cast.builder,
@@ -518,6 +521,8 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("training", "pk"): training.pk,
         ("training", "key"): bucket.key,
         ("training", "trial"): fix.pk,
+        ("training", "job"): dataset_build.pk,
+        ("dataset-builds", "pk"): dataset_build.pk,
         ("fix-trials", "trial_id"): fix.pk,
         ("prompt-searches", "search_id"): search.pk,
         ("training", "run"): learnt.run_id,

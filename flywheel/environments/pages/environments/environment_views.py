@@ -133,10 +133,11 @@ def create(request: PageRequest) -> HttpResponse:
 @require_GET
 @requires(Permission.BUILD)
 def server_starter(request: PageRequest) -> FileResponse:
-    """The program of a tool server to begin with, a function for each tool of the version in the address."""
-    if (found := _tools_of(request)) is None:
+    """The program of a tool server to begin with: a function for each tool that the address names, or none yet."""
+    found = _tools_of(request)
+    if found is None and "of" in request.GET:
         raise Http404
-    content = io.BytesIO(server_stubs(*found).encode())
+    content = io.BytesIO(server_stubs(*(found or ("an agent", []))).encode())
     return FileResponse(content, as_attachment=True, filename="server.py", content_type="text/x-python")
 
 

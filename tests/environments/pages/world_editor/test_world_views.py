@@ -55,7 +55,8 @@ def test_a_world_may_begin_with_the_tools_of_an_agent(cast: Cast, build: Build, 
 
 def test_a_tool_server_may_begin_with_the_tools_of_an_agent(cast: Cast, build: Build, sign_in: SignIn) -> None:
     client, form = sign_in(cast.builder), url(cast, "create") + "?kind=tool_server"
-    assert "No server yet?" not in page_of(client.get(form)), "nobody has tools"
+    assert "the tools" not in page_of(client.get(form)).split("No server yet?")[1].split("no tools yet")[0]
+    assert b"def reset(" in client.get(url(cast, "server_starter")).getvalue()
     version = build.version(tools=TOOLS)
     build.trajectory(tools=TOOLS[:1])
     page = client.get(form)
