@@ -87,6 +87,12 @@ class Corpus:
     """What the vocabulary is made of."""
     pattern: str
     """Of the pieces that a token lies within."""
+    special: tuple[str, ...] = SPECIAL
+    """Tokens of their own: the padding first, the end of an answer second."""
+    chat_template: str = CHAT_TEMPLATE
+    vocabulary: int = VOCABULARY
+    positions: int = 512
+    """How many tokens the policy can read."""
 
 
 def build(out: Path, steps: int = STEPS, report: TextIO = sys.stderr, corpus: "Corpus | None" = None) -> None:
@@ -112,21 +118,21 @@ def make_tokenizer(corpus: "Corpus | None" = None) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=list(SPECIAL),
+        vocab_size=corpus.vocabulary,
+        special_tokens=list(corpus.special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus.texts(), trainer=trainer)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=END,
-        additional_special_tokens=list(SPECIAL[2:]),
-        model_max_length=512,
+        pad_token=corpus.special[0],
+        eos_token=corpus.special[1],
+        additional_special_tokens=list(corpus.special[2:]),
+        model_max_length=corpus.positions,
         padding_side="left",
         clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=corpus.chat_template,
     )
 
 
@@ -139,7 +145,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         num_attention_heads=4,
         num_key_value_heads=4,
         head_dim=32,
-        max_position_embeddings=512,
+        max_position_embeddings=tokenizer.model_max_length,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
