@@ -55,7 +55,7 @@ def test_a_world_may_begin_with_the_tools_of_an_agent(cast: Cast, build: Build, 
 
 def test_a_tool_server_may_begin_with_the_tools_of_an_agent(cast: Cast, build: Build, sign_in: SignIn) -> None:
     client, form = sign_in(cast.builder), url(cast, "create") + "?kind=tool_server"
-    assert "the tools" not in page_of(client.get(form)).split("No server yet?")[1].split("no tools yet")[0]
+    assert "the tools" not in page_of(client.get(form)).split("No server yet?")[1].split("without tools")[0]
     assert b"def reset(" in client.get(url(cast, "server_starter")).getvalue()
     version = build.version(tools=TOOLS)
     build.trajectory(tools=TOOLS[:1])
