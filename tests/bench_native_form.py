@@ -9,8 +9,8 @@ base before the training. Shares come with their 95 % interval (Wilson).
 What it shows is whether what is taught, rendered, generated and parsed is one form; it says nothing of larger models.
 The aim is 99%. With these defaults it was 93% [89, 95] of 300 answers, 8% [6, 12] right, after 15 minutes of training
 beside other work, and 0% before; 800 rows and 150 steps gave 87% [83, 90]. The base has read such prompts for 400 steps
-and answers them in the text form of the log. What is not read is cut off or broken, as the answers at temperature 1 of
-a model this small are: a longer training of the base was not tried.
+and answers them in the text form of the log. What the other answers are was not looked at, and a longer training of the
+base was not tried.
 """
 
 import argparse

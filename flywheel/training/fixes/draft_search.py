@@ -242,9 +242,9 @@ def searches() -> QuerySet[PromptSearch]:
 
 
 def results_of(search: PromptSearch) -> SearchResults:
-    """Read every proposal with its attempts, those in the order of the tasks."""
+    """Read every proposal with its attempts, those in the order of the tasks and without their transcripts."""
     found = {proposal.pk: ProposalResult(proposal) for proposal in search.proposals.select_related("parent")}
-    attempts = PromptAttempt.objects.filter(proposal__search=search).select_related("task")
+    attempts = PromptAttempt.objects.filter(proposal__search=search).defer("transcript").select_related("task")
     for attempt in attempts.order_by("task__number"):
         found[attempt.proposal_id].attempts.append(attempt)
     return SearchResults(search, sorted(found.values(), key=lambda each: each.proposal.place))

@@ -78,9 +78,8 @@ def sweep() -> int:
     """Delete what is older than a day and wanted by no job. Returns how many files went."""
     gone = 0
     oldest = time.time() - KEPT_SECONDS
-    reading = [kind for kind in kinds() if hasattr(kind, "upload")]
-    open_jobs = [job for kind in reading for job in kind._default_manager.exclude(state__in=FINISHED)]
-    wanted = {getattr(job, "upload") for job in open_jobs}  # noqa: B009
+    reading = [kind._default_manager for kind in kinds() if hasattr(kind, "upload")]
+    wanted = {token for jobs in reading for token in jobs.exclude(state__in=FINISHED).values_list("upload", flat=True)}
     for path in _root().glob("*/*"):
         with suppress(FileNotFoundError):  # another was quicker
             if path.stem not in wanted and path.stat().st_mtime < oldest:

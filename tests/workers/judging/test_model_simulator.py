@@ -9,7 +9,9 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import ModelPrice
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
+from flywheel.agents.models import Version
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import ToolCall
 from flywheel.edge.refusals import Refused
@@ -24,6 +26,7 @@ from tests.environments.tasks.test_replay_tasks import FIND, failed, make, run
 from tests.evals.fake import FakeEngine, submit
 from tests.pages import page_of
 from tests.trajectories.ingest.upstream import Answer, Seen, Upstream, completion, serve
+from tests.workers.judge_server import data_of
 from tests.workers.judging.test_project_judges import carry_out
 from workers.jobs import eval_runs
 
@@ -101,9 +104,11 @@ def test_a_proof_measures_how_often_it_gives_what_was_recorded(
 ) -> None:
     found = task.proof["simulated"]
     assert (found["calls"], found["same"], found["unread"]) == (2, 1, 0)
-    for seen in upstream.seen:
-        shown = seen.body["messages"][-1]["content"]
-        assert "friday" not in shown or "calendar.create_event" in shown.split('"call"')[1], "its own is held back"
+    asked = [data_of(seen.body) for seen in upstream.seen]
+    assert {data["call"]["tool"] for data in asked} == {"calendar.find", "calendar.create_event"}
+    for data in asked:
+        known = [{name: row[name] for name in ("tool", "arguments")} for row in [*data["before"], *data["later"]]]
+        assert data["call"] not in known, "its own result is held back"
     client.force_login(cast.builder)
     page = page_of(client.get(reverse("environments:environment", args=[cast.project.slug, "replay"])))
     assert "Agreement with recorded results: <span" in page
@@ -154,9 +159,11 @@ def test_a_model_that_is_away_ends_the_eval_before_its_first_attempt(
     assert not job.results.exists()
 
 
-def test_dollars_are_limited_where_the_models_price_is_known_alone(
-    cast: Cast, build: Build, task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flywheel.evals.runs.run_budget.price_known", lambda *_: True, raising=False)
-    with pytest.raises(Refused, match="price"):
-        evaluated(cast, build, task, monkeypatch, budget={"usd": 1.0})
+def test_dollars_are_limited_where_the_models_price_is_known_alone(cast: Cast, build: Build, task: Task) -> None:
+    task_set = freeze(environment=task.environment, name="replay", actor=Actor(cast.builder))
+    endpoint = {"kind": "openai", "base_url": "http://x/v1", "model": "own", "price_in": 1, "price_out": 2}
+    version = build.version(endpoint=endpoint)
+    with pytest.raises(Refused, match=r"budget\.usd: the simulator asks the upstream's model 'm', whose price nobody"):
+        submit(build, task_set, version, budget={"usd": 1})
+    ModelPrice.objects.create(project=cast.project, model="m", price_in=1, price_out=2)
+    assert submit(build, task_set, Version.objects.get(pk=version.pk), budget={"usd": 1}).budget == {"usd": 1.0}

@@ -54,21 +54,20 @@ class _Watch:
 
     def __init__(self, lease: Lease, content: Content) -> None:
         self.lease, self.content = lease, content
-        self._told_at = time.monotonic()
+        self._told_at, self._message = time.monotonic(), ""
 
     def tell(self) -> None:
         """Look at the clock. Raises Cancelled and LeaseLost."""
         if time.monotonic() - self._told_at >= TOLD_EVERY_S:
-            self.say("")
+            self.say(self._message)
 
     def say(self, message: str) -> None:
+        self._message = message
         self.lease.go_on()
         self.lease.update(done=self.content.done, report=self.content.report, message=message)
         self._told_at = time.monotonic()
 
     def along(self, rows: Iterable[T]) -> Iterator[T]:
         for row in rows:
-            if time.monotonic() - self._told_at >= TOLD_EVERY_S:
-                self.lease.go_on()
-                self._told_at = time.monotonic()
+            self.tell()
             yield row

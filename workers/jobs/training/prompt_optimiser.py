@@ -11,6 +11,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -167,11 +168,10 @@ class Course:
 
     def _settle(self) -> None:
         """Drop proposals that were tried on their first tasks, and not on all: gepa has gone on without them."""
-        tried = {proposal for proposal, _ in self._attempts}
+        tried = Counter(proposal for proposal, _ in self._attempts)
         for proposal in self._proposals:
-            first = sum(key == proposal.pk for key, _ in self._attempts)
             is_open = proposal.state == ProposalState.OPEN and proposal is not self._broken_off
-            if is_open and proposal.pk in tried and first <= FIRST:
+            if is_open and 0 < tried[proposal.pk] <= FIRST:
                 self._mark(proposal, ProposalState.DROPPED)
 
     def _mark(self, proposal: PromptProposal, state: ProposalState) -> None:
