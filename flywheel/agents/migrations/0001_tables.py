@@ -37,6 +37,11 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='agents', to='accounts.project')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'name'), name='agent_name_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Version',
@@ -59,23 +64,15 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['agent', 'number'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('agent', 'number'), name='version_number_once'),
+                    models.UniqueConstraint(fields=('agent', 'digest'), name='version_content_once'),
+                ],
             },
         ),
         migrations.AddField(
             model_name='agent',
             name='live',
             field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='agents.version'),
-        ),
-        migrations.AddConstraint(
-            model_name='version',
-            constraint=models.UniqueConstraint(fields=('agent', 'number'), name='version_number_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='version',
-            constraint=models.UniqueConstraint(fields=('agent', 'digest'), name='version_content_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='agent',
-            constraint=models.UniqueConstraint(fields=('project', 'name'), name='agent_name_once'),
         ),
     ]

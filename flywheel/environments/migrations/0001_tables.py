@@ -45,6 +45,13 @@ class Migration(migrations.Migration):
                 ('agent', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='environments', to='agents.agent')),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='environments', to='accounts.project')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'name'), name='environment_name_once'),
+                    models.CheckConstraint(condition=models.Q(('held_out_share__gt', 0), ('held_out_share__lte', 1)), name='environment_share'),
+                    models.CheckConstraint(condition=models.Q(('sealed_share__gte', 0), ('sealed_share__lt', models.F('held_out_share'))), name='environment_sealed_share'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='EnvironmentVersion',
@@ -61,6 +68,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['environment', 'number'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('environment', 'number'), name='environment_version_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -94,6 +104,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='generation_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='generation_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='generation_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -120,6 +137,14 @@ class Migration(migrations.Migration):
                 ('at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='judge_memories', to='accounts.project')),
             ],
+            options={
+                'indexes': [
+                    models.Index(fields=['at'], name='judge_memory_by_age'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'key'), name='judge_memory_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Play',
@@ -170,6 +195,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='playturn_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='playturn_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='playturn_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -213,6 +245,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='proving_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='proving_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='proving_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -257,6 +296,15 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'indexes': [
+                    models.Index(fields=['environment', 'cluster'], name='task_by_cluster'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('environment', 'number'), name='task_number_once'),
+                    models.UniqueConstraint(fields=('environment', 'digest'), name='task_content_once'),
+                    models.CheckConstraint(condition=models.Q(('split__in', ['train', 'held_out', 'sealed', 'set_aside'])), name='task_split_is_known'),
+                    models.CheckConstraint(condition=models.Q(('generation', None), ('is_synthetic', True), _connector='OR'), name='task_made_up'),
+                ],
             },
         ),
         migrations.AddField(
@@ -283,6 +331,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'name', 'version'), name='task_set_version_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -306,6 +357,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['agent', 'name', '-version'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('agent', 'name', 'version'), name='suite_version_once'),
+                    models.UniqueConstraint(condition=models.Q(('retired_at', None)), fields=('agent', 'name'), name='suite_one_at_a_time'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('kind', 'safety'), ('margin', None), ('rule__in', ['no_break', 'no_failure'])), models.Q(('kind', 'general'), ('margin__gt', 0), ('margin__isnull', False), ('margin__lte', 1), ('measure', 'success'), ('rule', 'mean')), _connector='OR'), name='suite_rule_fits_kind'),
+                    models.CheckConstraint(condition=models.Q(('samples__gte', 1)), name='suite_samples'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -322,6 +379,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-last_at', '-id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('task_set', 'kind', 'subject', 'actor'), name='opening_once', nulls_distinct=False),
+                    models.CheckConstraint(condition=models.Q(('kind__in', ['eval', 'training', 'page', 'export', 'sealed'])), name='opening_kind_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -332,6 +393,12 @@ class Migration(migrations.Migration):
                 ('task', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='environments.task')),
                 ('task_set', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='members', to='environments.taskset')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('task_set', 'task'), name='task_set_member_once'),
+                    models.CheckConstraint(condition=models.Q(('split__in', ['train', 'held_out', 'sealed'])), name='task_set_member_split'),
+                ],
+            },
         ),
         migrations.AddField(
             model_name='taskset',
@@ -370,6 +437,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='trial_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='trial_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='trial_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -385,133 +459,5 @@ class Migration(migrations.Migration):
                 'ordering': ['id'],
                 'abstract': False,
             },
-        ),
-        migrations.AddConstraint(
-            model_name='environment',
-            constraint=models.UniqueConstraint(fields=('project', 'name'), name='environment_name_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='environment',
-            constraint=models.CheckConstraint(condition=models.Q(('held_out_share__gt', 0), ('held_out_share__lte', 1)), name='environment_share'),
-        ),
-        migrations.AddConstraint(
-            model_name='environment',
-            constraint=models.CheckConstraint(condition=models.Q(('sealed_share__gte', 0), ('sealed_share__lt', models.F('held_out_share'))), name='environment_sealed_share'),
-        ),
-        migrations.AddConstraint(
-            model_name='environmentversion',
-            constraint=models.UniqueConstraint(fields=('environment', 'number'), name='environment_version_once'),
-        ),
-        migrations.AddIndex(
-            model_name='judgememory',
-            index=models.Index(fields=['at'], name='judge_memory_by_age'),
-        ),
-        migrations.AddConstraint(
-            model_name='judgememory',
-            constraint=models.UniqueConstraint(fields=('project', 'key'), name='judge_memory_once'),
-        ),
-        migrations.AddIndex(
-            model_name='playturn',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='playturn_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='playturn',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='playturn_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='playturn',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='playturn_state_is_known'),
-        ),
-        migrations.AddIndex(
-            model_name='proving',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='proving_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='proving',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='proving_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='proving',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='proving_state_is_known'),
-        ),
-        migrations.AddIndex(
-            model_name='task',
-            index=models.Index(fields=['environment', 'cluster'], name='task_by_cluster'),
-        ),
-        migrations.AddConstraint(
-            model_name='task',
-            constraint=models.UniqueConstraint(fields=('environment', 'number'), name='task_number_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='task',
-            constraint=models.UniqueConstraint(fields=('environment', 'digest'), name='task_content_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='task',
-            constraint=models.CheckConstraint(condition=models.Q(('split__in', ['train', 'held_out', 'sealed', 'set_aside'])), name='task_split_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='task',
-            constraint=models.CheckConstraint(condition=models.Q(('generation', None), ('is_synthetic', True), _connector='OR'), name='task_made_up'),
-        ),
-        migrations.AddIndex(
-            model_name='generation',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='generation_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='generation',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='generation_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='generation',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='generation_state_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='suite',
-            constraint=models.UniqueConstraint(fields=('agent', 'name', 'version'), name='suite_version_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='suite',
-            constraint=models.UniqueConstraint(condition=models.Q(('retired_at', None)), fields=('agent', 'name'), name='suite_one_at_a_time'),
-        ),
-        migrations.AddConstraint(
-            model_name='suite',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind', 'safety'), ('margin', None), ('rule__in', ['no_break', 'no_failure'])), models.Q(('kind', 'general'), ('margin__gt', 0), ('margin__isnull', False), ('margin__lte', 1), ('measure', 'success'), ('rule', 'mean')), _connector='OR'), name='suite_rule_fits_kind'),
-        ),
-        migrations.AddConstraint(
-            model_name='suite',
-            constraint=models.CheckConstraint(condition=models.Q(('samples__gte', 1)), name='suite_samples'),
-        ),
-        migrations.AddConstraint(
-            model_name='opening',
-            constraint=models.UniqueConstraint(fields=('task_set', 'kind', 'subject', 'actor'), name='opening_once', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
-            model_name='opening',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['eval', 'training', 'page', 'export', 'sealed'])), name='opening_kind_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='tasksetmember',
-            constraint=models.UniqueConstraint(fields=('task_set', 'task'), name='task_set_member_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='tasksetmember',
-            constraint=models.CheckConstraint(condition=models.Q(('split__in', ['train', 'held_out', 'sealed'])), name='task_set_member_split'),
-        ),
-        migrations.AddConstraint(
-            model_name='taskset',
-            constraint=models.UniqueConstraint(fields=('project', 'name', 'version'), name='task_set_version_once'),
-        ),
-        migrations.AddIndex(
-            model_name='trial',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='trial_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='trial',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='trial_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='trial',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='trial_state_is_known'),
         ),
     ]

@@ -50,6 +50,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='worldtrial_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='worldtrial_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='worldtrial_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -65,17 +72,5 @@ class Migration(migrations.Migration):
                 'ordering': ['id'],
                 'abstract': False,
             },
-        ),
-        migrations.AddIndex(
-            model_name='worldtrial',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='worldtrial_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='worldtrial',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='worldtrial_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='worldtrial',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='worldtrial_state_is_known'),
         ),
     ]

@@ -73,6 +73,14 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='evalrun_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='evalrun_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='evalrun_state_is_known'),
+                    models.CheckConstraint(condition=models.Q(('samples__gte', 1)), name='evalrun_samples'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -99,6 +107,11 @@ class Migration(migrations.Migration):
                 ('baseline', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='evals.evalrun')),
                 ('candidate', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='evals.evalrun')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('candidate', 'baseline'), name='comparison_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Rescore',
@@ -130,6 +143,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='rescore_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='rescore_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='rescore_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -168,6 +188,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['run', 'task', 'sample'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('run', 'task', 'sample'), name='result_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -182,6 +205,11 @@ class Migration(migrations.Migration):
                 ('rescore', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='scores', to='evals.rescore')),
                 ('result', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='rescored', to='evals.result')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('rescore', 'result'), name='rescored_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='RewardAudit',
@@ -199,6 +227,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(models.Q(('finished_at', None), ('is_green', None)), models.Q(('finished_at__isnull', False), ('is_green__isnull', False)), _connector='OR'), name='reward_audit_has_a_verdict_once_finished'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -215,62 +246,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['audit', 'place'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('audit', 'place'), name='reward_audit_place_once'),
+                    models.UniqueConstraint(fields=('audit', 'result'), name='reward_audit_result_once'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('answer', ''), ('judged_at', None)), models.Q(models.Q(('answer', ''), _negated=True), ('judged_at__isnull', False)), _connector='OR'), name='reward_audit_item_judged_at'),
+                ],
             },
-        ),
-        migrations.AddIndex(
-            model_name='evalrun',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='evalrun_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='evalrun',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='evalrun_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='evalrun',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='evalrun_state_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='evalrun',
-            constraint=models.CheckConstraint(condition=models.Q(('samples__gte', 1)), name='evalrun_samples'),
-        ),
-        migrations.AddConstraint(
-            model_name='comparison',
-            constraint=models.UniqueConstraint(fields=('candidate', 'baseline'), name='comparison_once'),
-        ),
-        migrations.AddIndex(
-            model_name='rescore',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='rescore_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='rescore',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='rescore_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='rescore',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='rescore_state_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='result',
-            constraint=models.UniqueConstraint(fields=('run', 'task', 'sample'), name='result_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='rescored',
-            constraint=models.UniqueConstraint(fields=('rescore', 'result'), name='rescored_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='rewardaudit',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at', None), ('is_green', None)), models.Q(('finished_at__isnull', False), ('is_green__isnull', False)), _connector='OR'), name='reward_audit_has_a_verdict_once_finished'),
-        ),
-        migrations.AddConstraint(
-            model_name='rewardaudititem',
-            constraint=models.UniqueConstraint(fields=('audit', 'place'), name='reward_audit_place_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='rewardaudititem',
-            constraint=models.UniqueConstraint(fields=('audit', 'result'), name='reward_audit_result_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='rewardaudititem',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('answer', ''), ('judged_at', None)), models.Q(models.Q(('answer', ''), _negated=True), ('judged_at__isnull', False)), _connector='OR'), name='reward_audit_item_judged_at'),
         ),
     ]

@@ -33,6 +33,11 @@ class Migration(migrations.Migration):
                 ('made_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('medoid', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='trajectories.trajectory')),
             ],
+            options={
+                'indexes': [
+                    models.Index(condition=models.Q(('is_stale', True)), fields=['id'], name='cluster_stale'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Clustering',
@@ -70,6 +75,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='clustering_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='clustering_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='clustering_state_is_known'),
+                ],
             },
         ),
         migrations.AddField(
@@ -106,6 +118,11 @@ class Migration(migrations.Migration):
                 ('by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='detector_settings', to='accounts.project')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'detector'), name='detector_setting_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Failure',
@@ -125,6 +142,15 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'indexes': [
+                    models.Index(condition=models.Q(('current', True)), fields=['project', 'bucket', '-id'], name='failure_open'),
+                    models.Index(fields=['labelled_by', '-labelled_at', '-id'], name='failure_by_person'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(condition=models.Q(('current', True)), fields=('trajectory',), name='failure_one_current'),
+                    models.CheckConstraint(condition=models.Q(('decision__in', ['confirmed', 'changed', 'added', 'rejected'])), name='failure_decision_is_known'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('bucket', ''), ('decision', 'rejected')), models.Q(models.Q(('decision', 'rejected'), _negated=True), models.Q(('bucket', ''), _negated=True)), _connector='OR'), name='failure_has_a_bucket_unless_rejected'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -143,6 +169,14 @@ class Migration(migrations.Migration):
                 ('reopened_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('reopened_for', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='failures.failure')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'bucket'), name='bucket_life_once'),
+                    models.CheckConstraint(condition=models.Q(('priority__in', ['urgent', 'high', 'normal', 'low'])), name='bucket_priority_is_known'),
+                    models.CheckConstraint(condition=models.Q(('severity__in', ['', 'critical', 'major', 'minor'])), name='bucket_severity_is_known'),
+                    models.CheckConstraint(condition=models.Q(('reopened_at', None), ('closed_at__isnull', False), _connector='OR'), name='bucket_reopened_after_closing'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Member',
@@ -153,6 +187,14 @@ class Migration(migrations.Migration):
                 ('clustering', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='failures.clustering')),
                 ('trajectory', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='trajectories.trajectory')),
             ],
+            options={
+                'indexes': [
+                    models.Index(fields=['cluster', '-likeness', '-id'], name='member_nearest'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('clustering', 'trajectory'), name='member_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='ProjectBucket',
@@ -170,6 +212,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'key'), name='bucket_once'),
+                    models.UniqueConstraint(models.F('project'), django.db.models.functions.text.Lower('label'), condition=models.Q(('archived_at', None)), name='bucket_label_once'),
+                    models.UniqueConstraint(condition=models.Q(('archived_at', None), models.Q(('shortcut', ''), _negated=True)), fields=('project', 'shortcut'), name='bucket_shortcut_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -187,6 +234,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-score', 'id'],
+                'indexes': [
+                    models.Index(fields=['project', 'bucket'], name='proposal_by_bucket'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -210,6 +260,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['name'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'name'), name='queue_once'),
+                    models.CheckConstraint(condition=models.Q(('rule__in', ['hand', 'detected', 'sample', 'disagreed'])), name='queue_rule_is_known'),
+                    models.CheckConstraint(condition=models.Q(('needed__gte', 1)), name='queue_needs_a_reviewer'),
+                    models.CheckConstraint(condition=models.Q(('minutes__gte', 1)), name='queue_reserves_for_a_while'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -228,6 +284,17 @@ class Migration(migrations.Migration):
                 ('reserved_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('trajectory', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='queue_items', to='trajectories.trajectory')),
             ],
+            options={
+                'indexes': [
+                    models.Index(fields=['queue', 'state', '-id'], name='queue_item_by_state'),
+                    models.Index(fields=['queue', '-id'], name='queue_item_newest'),
+                    models.Index(condition=models.Q(('reserved_until', None), _negated=True), fields=['queue', 'reserved_by'], name='queue_item_reserved'),
+                    models.Index(condition=models.Q(('state__in', ['to_review', 'needs_another'])), fields=['queue', 'said_by', 'queued_at', 'id'], name='queue_item_free'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('queue', 'trajectory'), name='queue_item_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='QueueTally',
@@ -257,6 +324,13 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['id'],
+                'indexes': [
+                    models.Index(fields=['reviewer', '-at', '-id'], name='review_by_person'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(condition=models.Q(('current', True)), fields=('item', 'reviewer'), name='review_one_current'),
+                    models.CheckConstraint(condition=models.Q(('declined', False), ('bucket', ''), _connector='OR'), name='review_declined_has_no_bucket'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -270,145 +344,18 @@ class Migration(migrations.Migration):
                 ('calls', models.BinaryField()),
                 ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
-        ),
-        migrations.AddIndex(
-            model_name='clustering',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='clustering_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='clustering',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='clustering_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='clustering',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='clustering_state_is_known'),
+            options={
+                'indexes': [
+                    models.Index(fields=['project', '-trajectory'], name='sketch_newest'),
+                ],
+            },
         ),
         migrations.AddIndex(
             model_name='cluster',
             index=models.Index(fields=['clustering', '-size', '-id'], name='cluster_largest'),
         ),
-        migrations.AddIndex(
-            model_name='cluster',
-            index=models.Index(condition=models.Q(('is_stale', True)), fields=['id'], name='cluster_stale'),
-        ),
         migrations.AddConstraint(
             model_name='cluster',
             constraint=models.UniqueConstraint(condition=models.Q(('is_rest', True)), fields=('clustering',), name='cluster_one_rest'),
-        ),
-        migrations.AddConstraint(
-            model_name='detectorsetting',
-            constraint=models.UniqueConstraint(fields=('project', 'detector'), name='detector_setting_once'),
-        ),
-        migrations.AddIndex(
-            model_name='failure',
-            index=models.Index(condition=models.Q(('current', True)), fields=['project', 'bucket', '-id'], name='failure_open'),
-        ),
-        migrations.AddIndex(
-            model_name='failure',
-            index=models.Index(fields=['labelled_by', '-labelled_at', '-id'], name='failure_by_person'),
-        ),
-        migrations.AddConstraint(
-            model_name='failure',
-            constraint=models.UniqueConstraint(condition=models.Q(('current', True)), fields=('trajectory',), name='failure_one_current'),
-        ),
-        migrations.AddConstraint(
-            model_name='failure',
-            constraint=models.CheckConstraint(condition=models.Q(('decision__in', ['confirmed', 'changed', 'added', 'rejected'])), name='failure_decision_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='failure',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('bucket', ''), ('decision', 'rejected')), models.Q(models.Q(('decision', 'rejected'), _negated=True), models.Q(('bucket', ''), _negated=True)), _connector='OR'), name='failure_has_a_bucket_unless_rejected'),
-        ),
-        migrations.AddConstraint(
-            model_name='bucketlife',
-            constraint=models.UniqueConstraint(fields=('project', 'bucket'), name='bucket_life_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='bucketlife',
-            constraint=models.CheckConstraint(condition=models.Q(('priority__in', ['urgent', 'high', 'normal', 'low'])), name='bucket_priority_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='bucketlife',
-            constraint=models.CheckConstraint(condition=models.Q(('severity__in', ['', 'critical', 'major', 'minor'])), name='bucket_severity_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='bucketlife',
-            constraint=models.CheckConstraint(condition=models.Q(('reopened_at', None), ('closed_at__isnull', False), _connector='OR'), name='bucket_reopened_after_closing'),
-        ),
-        migrations.AddIndex(
-            model_name='member',
-            index=models.Index(fields=['cluster', '-likeness', '-id'], name='member_nearest'),
-        ),
-        migrations.AddConstraint(
-            model_name='member',
-            constraint=models.UniqueConstraint(fields=('clustering', 'trajectory'), name='member_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='projectbucket',
-            constraint=models.UniqueConstraint(fields=('project', 'key'), name='bucket_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='projectbucket',
-            constraint=models.UniqueConstraint(models.F('project'), django.db.models.functions.text.Lower('label'), condition=models.Q(('archived_at', None)), name='bucket_label_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='projectbucket',
-            constraint=models.UniqueConstraint(condition=models.Q(('archived_at', None), models.Q(('shortcut', ''), _negated=True)), fields=('project', 'shortcut'), name='bucket_shortcut_once'),
-        ),
-        migrations.AddIndex(
-            model_name='proposal',
-            index=models.Index(fields=['project', 'bucket'], name='proposal_by_bucket'),
-        ),
-        migrations.AddConstraint(
-            model_name='queue',
-            constraint=models.UniqueConstraint(fields=('project', 'name'), name='queue_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='queue',
-            constraint=models.CheckConstraint(condition=models.Q(('rule__in', ['hand', 'detected', 'sample', 'disagreed'])), name='queue_rule_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='queue',
-            constraint=models.CheckConstraint(condition=models.Q(('needed__gte', 1)), name='queue_needs_a_reviewer'),
-        ),
-        migrations.AddConstraint(
-            model_name='queue',
-            constraint=models.CheckConstraint(condition=models.Q(('minutes__gte', 1)), name='queue_reserves_for_a_while'),
-        ),
-        migrations.AddIndex(
-            model_name='queueitem',
-            index=models.Index(fields=['queue', 'state', '-id'], name='queue_item_by_state'),
-        ),
-        migrations.AddConstraint(
-            model_name='queueitem',
-            constraint=models.UniqueConstraint(fields=('queue', 'trajectory'), name='queue_item_once'),
-        ),
-        migrations.AddIndex(
-            model_name='queueitem',
-            index=models.Index(fields=['queue', '-id'], name='queue_item_newest'),
-        ),
-        migrations.AddIndex(
-            model_name='queueitem',
-            index=models.Index(condition=models.Q(('reserved_until', None), _negated=True), fields=['queue', 'reserved_by'], name='queue_item_reserved'),
-        ),
-        migrations.AddIndex(
-            model_name='queueitem',
-            index=models.Index(condition=models.Q(('state__in', ['to_review', 'needs_another'])), fields=['queue', 'said_by', 'queued_at', 'id'], name='queue_item_free'),
-        ),
-        migrations.AddIndex(
-            model_name='review',
-            index=models.Index(fields=['reviewer', '-at', '-id'], name='review_by_person'),
-        ),
-        migrations.AddConstraint(
-            model_name='review',
-            constraint=models.UniqueConstraint(condition=models.Q(('current', True)), fields=('item', 'reviewer'), name='review_one_current'),
-        ),
-        migrations.AddConstraint(
-            model_name='review',
-            constraint=models.CheckConstraint(condition=models.Q(('declined', False), ('bucket', ''), _connector='OR'), name='review_declined_has_no_bucket'),
-        ),
-        migrations.AddIndex(
-            model_name='sketch',
-            index=models.Index(fields=['project', '-trajectory'], name='sketch_newest'),
         ),
     ]

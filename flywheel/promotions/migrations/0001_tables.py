@@ -30,6 +30,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'policies',
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'version'), name='policy_version_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -53,6 +56,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('version_eval', 'baseline_eval', 'policy'), name='candidate_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -75,26 +81,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('agent', 'generation'), name='promotion_one_per_generation'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('kind', 'promote'), _negated=True), models.Q(('proposed_by__isnull', False), models.Q(('proposed_by', models.F('approved_by')), _negated=True)), _connector='OR'), name='promotion_needs_four_eyes'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('kind', 'promote'), _negated=True), ('candidate__isnull', False), _connector='OR'), name='promotion_needs_evidence'),
+                ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name='policy',
-            constraint=models.UniqueConstraint(fields=('project', 'version'), name='policy_version_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='candidate',
-            constraint=models.UniqueConstraint(fields=('version_eval', 'baseline_eval', 'policy'), name='candidate_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='promotion',
-            constraint=models.UniqueConstraint(fields=('agent', 'generation'), name='promotion_one_per_generation'),
-        ),
-        migrations.AddConstraint(
-            model_name='promotion',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind', 'promote'), _negated=True), models.Q(('proposed_by__isnull', False), models.Q(('proposed_by', models.F('approved_by')), _negated=True)), _connector='OR'), name='promotion_needs_four_eyes'),
-        ),
-        migrations.AddConstraint(
-            model_name='promotion',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind', 'promote'), _negated=True), ('candidate__isnull', False), _connector='OR'), name='promotion_needs_evidence'),
         ),
     ]

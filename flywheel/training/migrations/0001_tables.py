@@ -37,6 +37,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'name', 'version'), name='dataset_version_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -52,6 +55,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-task_set_id', '-dataset_id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('dataset', 'task_set', 'method'), name='contamination_check_once'),
+                    models.CheckConstraint(condition=models.Q(('verdict__in', ['clean', 'warned', 'contaminated'])), name='contamination_verdict_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -65,6 +72,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('reason', ''), _negated=True), name='dropped_says_why'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -127,6 +137,14 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='trainingrun_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='trainingrun_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='trainingrun_state_is_known'),
+                    models.UniqueConstraint(condition=models.Q(('state', 'running')), fields=('slot',), name='trainingrun_one_per_slot'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -155,42 +173,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['run', 'kind', 'step'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('run', 'kind', 'step'), name='point_once'),
+                ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name='dataset',
-            constraint=models.UniqueConstraint(fields=('project', 'name', 'version'), name='dataset_version_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='contaminationcheck',
-            constraint=models.UniqueConstraint(fields=('dataset', 'task_set', 'method'), name='contamination_check_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='contaminationcheck',
-            constraint=models.CheckConstraint(condition=models.Q(('verdict__in', ['clean', 'warned', 'contaminated'])), name='contamination_verdict_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='dropped',
-            constraint=models.CheckConstraint(condition=models.Q(('reason', ''), _negated=True), name='dropped_says_why'),
-        ),
-        migrations.AddIndex(
-            model_name='trainingrun',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='trainingrun_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='trainingrun',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='trainingrun_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='trainingrun',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='trainingrun_state_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='trainingrun',
-            constraint=models.UniqueConstraint(condition=models.Q(('state', 'running')), fields=('slot',), name='trainingrun_one_per_slot'),
-        ),
-        migrations.AddConstraint(
-            model_name='point',
-            constraint=models.UniqueConstraint(fields=('run', 'kind', 'step'), name='point_once'),
         ),
     ]

@@ -37,6 +37,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='fixtrial_one_per_key'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -53,18 +56,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['trial', 'place'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('trial', 'place'), name='fixdraft_place_once'),
+                    models.UniqueConstraint(fields=('trial', 'version'), name='fixdraft_version_once'),
+                ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name='fixtrial',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='fixtrial_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='fixdraft',
-            constraint=models.UniqueConstraint(fields=('trial', 'place'), name='fixdraft_place_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='fixdraft',
-            constraint=models.UniqueConstraint(fields=('trial', 'version'), name='fixdraft_version_once'),
         ),
     ]

@@ -57,6 +57,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='promptsearch_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='promptsearch_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='promptsearch_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -76,6 +83,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['search', 'place'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('search', 'place'), name='promptproposal_place_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -112,21 +122,5 @@ class Migration(migrations.Migration):
                 'ordering': ['proposal', 'task'],
                 'constraints': [models.UniqueConstraint(fields=('proposal', 'task'), name='promptattempt_once')],
             },
-        ),
-        migrations.AddIndex(
-            model_name='promptsearch',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='promptsearch_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='promptsearch',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='promptsearch_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='promptsearch',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='promptsearch_state_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='promptproposal',
-            constraint=models.UniqueConstraint(fields=('search', 'place'), name='promptproposal_place_once'),
         ),
     ]

@@ -52,6 +52,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='datasetbuild_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='datasetbuild_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='datasetbuild_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -67,17 +74,5 @@ class Migration(migrations.Migration):
                 'ordering': ['id'],
                 'abstract': False,
             },
-        ),
-        migrations.AddIndex(
-            model_name='datasetbuild',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='datasetbuild_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='datasetbuild',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='datasetbuild_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='datasetbuild',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='datasetbuild_state_is_known'),
         ),
     ]

@@ -58,6 +58,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='bulk_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='bulk_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='bulk_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -82,6 +89,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'batches',
+                'indexes': [
+                    models.Index(fields=['project', '-id'], name='batch_newest'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('received', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('inserted'), '+', models.F('updated')), '+', models.F('duplicate')), '+', models.F('rejected')))), name='batch_adds_up'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -92,6 +105,11 @@ class Migration(migrations.Migration):
                 ('content', models.TextField()),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'sha256'), name='blob_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Body',
@@ -107,6 +125,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'bodies',
+                'indexes': [
+                    models.Index(fields=['project', 'received_at'], name='body_oldest'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'sha256'), name='body_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -146,6 +170,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('author', 'key'), name='comment_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -161,6 +188,11 @@ class Migration(migrations.Migration):
                 ('received_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'trace_id', 'span_id', 'digest'), name='event_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Feedback',
@@ -183,6 +215,13 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'feedback',
+                'indexes': [
+                    models.Index(fields=['project', 'trace_id', 'key'], name='feedback_of'),
+                    models.Index(django.db.models.functions.text.Upper('key'), models.F('project'), models.F('score'), name='feedback_said'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'identity'), name='feedback_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -218,6 +257,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='import_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='import_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='import_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -243,6 +289,11 @@ class Migration(migrations.Migration):
                 ('is_doubted', models.BooleanField(default=False)),
                 ('project', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
+            options={
+                'indexes': [
+                    models.Index(fields=['project', 'field', 'name', 'is_doubted'], name='item_known'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Mention',
@@ -253,6 +304,15 @@ class Migration(migrations.Migration):
                 ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
                 ('user', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
+            options={
+                'indexes': [
+                    models.Index(fields=['user', 'project', '-id'], name='mention_newest'),
+                    models.Index(condition=models.Q(('read_at', None)), fields=['user', 'project'], name='mention_unread'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('comment', 'user'), name='mention_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='MetricsDay',
@@ -275,6 +335,11 @@ class Migration(migrations.Migration):
                 ('latencies', models.BinaryField(default=bytes)),
                 ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'kind', 'day', 'key'), name='metrics_day_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='MetricsStale',
@@ -304,6 +369,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'quarantined',
+                'indexes': [
+                    models.Index(fields=['project', 'state', '-id'], name='quarantined_newest'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(models.F('project'), django.db.models.functions.text.MD5('content'), condition=models.Q(('state', 'open')), name='quarantined_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -334,6 +405,13 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'abstract': False,
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='reread_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='reread_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='reread_state_is_known'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -407,6 +485,28 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'trajectories',
+                'indexes': [
+                    models.Index(condition=models.Q(('detected_at', None), ('detected_at__lt', models.F('changed_at')), _connector='OR'), fields=['project', 'id'], name='trajectory_undetected'),
+                    django.contrib.postgres.indexes.GinIndex(fields=['tool_names'], name='trajectory_tools'),
+                    models.Index(condition=models.Q(('label', ''), _negated=True), fields=['project', 'label', '-started_at'], name='trajectory_labelled'),
+                    django.contrib.postgres.indexes.BrinIndex(fields=['received_at'], name='trajectory_oldest'),
+                    models.Index(condition=models.Q(('version', None), _negated=True), fields=['version', '-started_at'], name='trajectory_by_version'),
+                    models.Index(condition=models.Q(('label', ''), models.Q(('proposed_bucket', ''), _negated=True), models.Q(('source', 'rollout'), _negated=True)), fields=['project', 'proposed_bucket', '-started_at'], name='trajectory_waiting'),
+                    models.Index(condition=models.Q(('label', 'failure'), models.Q(('source', 'rollout'), _negated=True)), fields=['project', 'label_bucket', '-started_at'], name='trajectory_failed'),
+                    models.Index(fields=['project', '-started_at', '-id'], include=('source', 'outcome', 'version', 'agent', 'agent_name', 'version_label', 'environment', 'proposed_bucket', 'proposed_score', 'label', 'label_bucket', 'latency_ms', 'cost_usd', 'tokens_in', 'tokens_out', 'step_count', 'error_count', 'feedback_count'), name='trajectory_listed'),
+                    models.Index(condition=models.Q(('interventions', []), _negated=True), fields=['project', '-started_at', '-id'], name='trajectory_intervened'),
+                    django.contrib.postgres.indexes.GinIndex(fields=['tags'], name='trajectory_tags'),
+                    models.Index(condition=models.Q(('label', ''), models.Q(('proposed_bucket', ''), _negated=True), models.Q(('source', 'rollout'), _negated=True)), fields=['project', '-proposed_score', '-id'], name='trajectory_surest'),
+                    models.Index(fields=['outcome', 'project', 'source', 'environment', 'version', 'agent', 'version_label', 'agent_name'], name='trajectory_kinds'),
+                    models.Index(condition=models.Q(('latency_ms__isnull', False)), fields=['project', 'latency_ms'], name='trajectory_by_latency'),
+                    models.Index(condition=models.Q(('cost_usd__isnull', False)), fields=['project', 'cost_usd'], name='trajectory_by_cost'),
+                    models.Index(fields=['step_count', 'error_count', 'project'], name='trajectory_by_steps'),
+                    models.Index(django.db.models.expressions.CombinedExpression(django.db.models.functions.comparison.Coalesce(models.F('tokens_in'), 0), '+', django.db.models.functions.comparison.Coalesce(models.F('tokens_out'), 0)), models.F('project'), name='trajectory_by_tokens'),
+                    models.Index(condition=models.Q(('proposed_score__isnull', False)), fields=['project', 'proposed_score'], name='trajectory_by_score'),
+                    models.Index(fields=['user_id', 'project', '-started_at'], name='trajectory_by_user'),
+                    models.Index(fields=['session_id', 'project'], name='trajectory_by_session'),
+                    models.Index(condition=models.Q(('source', 'production'), _negated=True), fields=['project', 'source', '-started_at', '-id'], name='trajectory_by_source'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -441,6 +541,13 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['trajectory', 'position'],
+                'indexes': [
+                    models.Index(fields=['trajectory', 'position'], name='step_in_order'),
+                    django.contrib.postgres.indexes.GinIndex(condition=models.Q(('blobs__isnull', False)), fields=['blobs'], name='step_blobs'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('trajectory', 'span_id'), name='step_once'),
+                ],
             },
         ),
         migrations.AddField(
@@ -462,6 +569,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['name', 'id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'owner', 'name'), name='view_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -473,6 +583,11 @@ class Migration(migrations.Migration):
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('view', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='trajectories.view')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'user'), name='taste_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Words',
@@ -482,6 +597,14 @@ class Migration(migrations.Migration):
                 ('words', django.contrib.postgres.search.SearchVectorField()),
                 ('trajectory', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='words', to='trajectories.trajectory')),
             ],
+            options={
+                'indexes': [
+                    django.contrib.postgres.indexes.GinIndex(fastupdate=True, fields=['words'], name='words_found'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('trajectory', 'part'), name='words_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Attempt',
@@ -500,223 +623,11 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.AddIndex(
-            model_name='batch',
-            index=models.Index(fields=['project', '-id'], name='batch_newest'),
-        ),
-        migrations.AddConstraint(
-            model_name='batch',
-            constraint=models.CheckConstraint(condition=models.Q(('received', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('inserted'), '+', models.F('updated')), '+', models.F('duplicate')), '+', models.F('rejected')))), name='batch_adds_up'),
-        ),
-        migrations.AddConstraint(
-            model_name='blob',
-            constraint=models.UniqueConstraint(fields=('project', 'sha256'), name='blob_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='body',
-            constraint=models.UniqueConstraint(fields=('project', 'sha256'), name='body_once'),
-        ),
-        migrations.AddIndex(
-            model_name='body',
-            index=models.Index(fields=['project', 'received_at'], name='body_oldest'),
-        ),
-        migrations.AddIndex(
-            model_name='bulk',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='bulk_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='bulk',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='bulk_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='bulk',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='bulk_state_is_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='event',
-            constraint=models.UniqueConstraint(fields=('project', 'trace_id', 'span_id', 'digest'), name='event_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='feedback',
-            constraint=models.UniqueConstraint(fields=('project', 'identity'), name='feedback_once'),
-        ),
-        migrations.AddIndex(
-            model_name='feedback',
-            index=models.Index(fields=['project', 'trace_id', 'key'], name='feedback_of'),
-        ),
-        migrations.AddIndex(
-            model_name='feedback',
-            index=models.Index(django.db.models.functions.text.Upper('key'), models.F('project'), models.F('score'), name='feedback_said'),
-        ),
-        migrations.AddIndex(
-            model_name='import',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='import_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='import',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='import_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='import',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='import_state_is_known'),
-        ),
-        migrations.AddIndex(
-            model_name='item',
-            index=models.Index(fields=['project', 'field', 'name', 'is_doubted'], name='item_known'),
-        ),
-        migrations.AddIndex(
-            model_name='mention',
-            index=models.Index(fields=['user', 'project', '-id'], name='mention_newest'),
-        ),
-        migrations.AddIndex(
-            model_name='mention',
-            index=models.Index(condition=models.Q(('read_at', None)), fields=['user', 'project'], name='mention_unread'),
-        ),
-        migrations.AddConstraint(
-            model_name='mention',
-            constraint=models.UniqueConstraint(fields=('comment', 'user'), name='mention_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='metricsday',
-            constraint=models.UniqueConstraint(fields=('project', 'kind', 'day', 'key'), name='metrics_day_once'),
-        ),
-        migrations.AddIndex(
-            model_name='quarantined',
-            index=models.Index(fields=['project', 'state', '-id'], name='quarantined_newest'),
-        ),
-        migrations.AddConstraint(
-            model_name='quarantined',
-            constraint=models.UniqueConstraint(models.F('project'), django.db.models.functions.text.MD5('content'), condition=models.Q(('state', 'open')), name='quarantined_once'),
-        ),
-        migrations.AddIndex(
-            model_name='reread',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='reread_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='reread',
-            constraint=models.UniqueConstraint(fields=('project', 'idempotency_key'), name='reread_one_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='reread',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='reread_state_is_known'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('detected_at', None), ('detected_at__lt', models.F('changed_at')), _connector='OR'), fields=['project', 'id'], name='trajectory_undetected'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=django.contrib.postgres.indexes.GinIndex(fields=['tool_names'], name='trajectory_tools'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('label', ''), _negated=True), fields=['project', 'label', '-started_at'], name='trajectory_labelled'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=django.contrib.postgres.indexes.BrinIndex(fields=['received_at'], name='trajectory_oldest'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('version', None), _negated=True), fields=['version', '-started_at'], name='trajectory_by_version'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('label', ''), models.Q(('proposed_bucket', ''), _negated=True), models.Q(('source', 'rollout'), _negated=True)), fields=['project', 'proposed_bucket', '-started_at'], name='trajectory_waiting'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('label', 'failure'), models.Q(('source', 'rollout'), _negated=True)), fields=['project', 'label_bucket', '-started_at'], name='trajectory_failed'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(fields=['project', '-started_at', '-id'], include=('source', 'outcome', 'version', 'agent', 'agent_name', 'version_label', 'environment', 'proposed_bucket', 'proposed_score', 'label', 'label_bucket', 'latency_ms', 'cost_usd', 'tokens_in', 'tokens_out', 'step_count', 'error_count', 'feedback_count'), name='trajectory_listed'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('interventions', []), _negated=True), fields=['project', '-started_at', '-id'], name='trajectory_intervened'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=django.contrib.postgres.indexes.GinIndex(fields=['tags'], name='trajectory_tags'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('label', ''), models.Q(('proposed_bucket', ''), _negated=True), models.Q(('source', 'rollout'), _negated=True)), fields=['project', '-proposed_score', '-id'], name='trajectory_surest'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(fields=['outcome', 'project', 'source', 'environment', 'version', 'agent', 'version_label', 'agent_name'], name='trajectory_kinds'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('latency_ms__isnull', False)), fields=['project', 'latency_ms'], name='trajectory_by_latency'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('cost_usd__isnull', False)), fields=['project', 'cost_usd'], name='trajectory_by_cost'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(fields=['step_count', 'error_count', 'project'], name='trajectory_by_steps'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(django.db.models.expressions.CombinedExpression(django.db.models.functions.comparison.Coalesce(models.F('tokens_in'), 0), '+', django.db.models.functions.comparison.Coalesce(models.F('tokens_out'), 0)), models.F('project'), name='trajectory_by_tokens'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('proposed_score__isnull', False)), fields=['project', 'proposed_score'], name='trajectory_by_score'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(fields=['user_id', 'project', '-started_at'], name='trajectory_by_user'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(fields=['session_id', 'project'], name='trajectory_by_session'),
-        ),
-        migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(condition=models.Q(('source', 'production'), _negated=True), fields=['project', 'source', '-started_at', '-id'], name='trajectory_by_source'),
-        ),
-        migrations.AddIndex(
-            model_name='step',
-            index=models.Index(fields=['trajectory', 'position'], name='step_in_order'),
-        ),
-        migrations.AddIndex(
-            model_name='step',
-            index=django.contrib.postgres.indexes.GinIndex(condition=models.Q(('blobs__isnull', False)), fields=['blobs'], name='step_blobs'),
-        ),
-        migrations.AddConstraint(
-            model_name='step',
-            constraint=models.UniqueConstraint(fields=('trajectory', 'span_id'), name='step_once'),
-        ),
-        migrations.AddIndex(
             model_name='comment',
             index=models.Index(fields=['trajectory', 'id'], name='comment_in_order'),
-        ),
-        migrations.AddConstraint(
-            model_name='comment',
-            constraint=models.UniqueConstraint(fields=('author', 'key'), name='comment_once'),
         ),
         migrations.AddIndex(
             model_name='comment',
             index=models.Index(condition=models.Q(('deleted_at', None)), fields=['project', 'trajectory'], name='comment_stands'),
-        ),
-        migrations.AddConstraint(
-            model_name='view',
-            constraint=models.UniqueConstraint(fields=('project', 'owner', 'name'), name='view_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='taste',
-            constraint=models.UniqueConstraint(fields=('project', 'user'), name='taste_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='words',
-            constraint=models.UniqueConstraint(fields=('trajectory', 'part'), name='words_once'),
-        ),
-        migrations.AddIndex(
-            model_name='words',
-            index=django.contrib.postgres.indexes.GinIndex(fastupdate=True, fields=['words'], name='words_found'),
         ),
     ]
