@@ -8,7 +8,7 @@ from flywheel.training.pages import (
     rollouts,
     runs,
 )
-from flywheel.training.pages.fixes import fix_trials
+from flywheel.training.pages.fixes import fix_trials, prompt_searches
 
 app_name = "training"
 # /p/<project>/training/
@@ -20,6 +20,15 @@ urlpatterns: list[URLPattern | URLResolver] = [
     # /fixes/<trial's number>/
     path("fixes/", fix_trials.fixes, name="fixes"),
     path("fixes/new/<slug:key>/", fix_trials.try_fix, name="try_fix"),
+    path("fixes/new/<slug:key>/proposals/", prompt_searches.propose_prompts, name="propose_prompts"),
+    # /fixes/searches/<search's number>/<proposal's place>/
+    path("fixes/searches/", prompt_searches.searches, name="searches"),
+    path("fixes/searches/<int:search>/", prompt_searches.search, name="search"),
+    path("fixes/searches/<int:search>/live/", prompt_searches.search_live, name="search_live"),
+    path("fixes/searches/<int:search>/cancel/", prompt_searches.cancel_search, name="cancel_search"),
+    path("fixes/searches/<int:search>/resume/", prompt_searches.resume_search, name="resume_search"),
+    path("fixes/searches/<int:search>/try/", prompt_searches.try_proposals, name="try_proposals"),
+    path("fixes/searches/<int:search>/<int:place>/", prompt_searches.proposal, name="proposal"),
     path("fixes/<int:trial>/", fix_trials.fix_trial, name="fix_trial"),
     path("fixes/<int:trial>/live/", fix_trials.fix_trial_live, name="fix_trial_live"),
     path("fixes/<int:trial>/measure/", fix_trials.measure_fix, name="measure_fix"),

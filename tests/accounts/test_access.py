@@ -29,7 +29,7 @@ from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
 from flywheel.server.api import api
-from flywheel.training.models import Dataset, DatasetBuild, FixTrial, PromptSearch
+from flywheel.training.models import Dataset, DatasetBuild, FixTrial, PromptAttempt, PromptSearch
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.models import Batch, Import, Quarantined
@@ -73,6 +73,7 @@ PAGES = {
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
         training:build training:build_live
         training:live training:rollouts training:fixes training:fix_trial training:fix_trial_live
+        training:searches training:search training:search_live training:proposal
         promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
         promotions:suites_beside
     """,
@@ -109,6 +110,7 @@ PAGES = {
         promotions:put_suite promotions:retire_suite promotions:run_suite
         evals:new evals:cancel evals:resume evals:start_rescore evals:cancel_rescore
         evals:resume_rescore evals:begin_reward_audit training:try_fix
+        training:propose_prompts training:cancel_search training:resume_search training:try_proposals
     """,
     Permission.TRAIN: """
         training:launch training:provider_file training:mix training:upload_dataset
@@ -467,7 +469,9 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         most_proposals=1,
         state=State.SUCCEEDED,
     )
-    search.proposals.create(place=0, text="As it is.")
+    as_it_is = search.proposals.create(place=0, text="As it is.")
+    better = search.proposals.create(place=1, text="Better.", parent=as_it_is, problem="it is empty")
+    PromptAttempt.objects.create(proposal=better, task=learnt.task, transcript="User: hm", score=1.0, reason="right")
     values: dict[tuple[str, str], Any] = {
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
@@ -522,6 +526,8 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("training", "key"): bucket.key,
         ("training", "trial"): fix.pk,
         ("training", "job"): dataset_build.pk,
+        ("training", "search"): search.pk,
+        ("training", "place"): better.place,
         ("dataset-builds", "pk"): dataset_build.pk,
         ("fix-trials", "trial_id"): fix.pk,
         ("prompt-searches", "search_id"): search.pk,

@@ -1,5 +1,5 @@
-"""A fix without training in a browser: from a bucket over drafts to a candidate, with a real worker and a local server
-that answers by its prompt."""
+"""A fix without training in a browser: from a bucket over drafts, a person's or a model's, to a candidate, with a real
+worker and a local server that answers by its prompt."""
 
 import json
 import secrets
@@ -13,7 +13,8 @@ from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.actors import Actor
-from flywheel.environments.models import Split
+from flywheel.environments.models import Split, TaskSet
+from flywheel.evals.models import EvalRun
 from flywheel.failures.models import Decision, Failure
 from flywheel.promotions.live_version import make_first
 from flywheel.promotions.models import Candidate
@@ -31,17 +32,24 @@ pytestmark = [
 expect.set_options(timeout=PATIENCE_MS)
 
 BUCKET = "wrong_arguments"
+WRITER = "writer"
+PROPOSED = f"{SYSTEM} Take the person from the request, as this <example> does."
 
 
 class Scripted(BaseHTTPRequestHandler):
-    """A chat completion that is right for every other person, and for all where its prompt shows examples."""
+    """A chat completion that is right for every other person, and for all where its prompt shows examples; asked as the
+    model that proposes, always the same prompt with one."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        prompt, person = asked["messages"][0]["content"], asked["messages"][-1]["content"].split()[1]
-        knows = "<example>" in prompt or int(person.removeprefix("Person")) % 2
-        arguments = {"person": person if knows else "Nobody", "day": "friday"}
-        content = json.dumps({"tool": "calendar.create_event", "arguments": arguments})
+        prompt = asked["messages"][0]["content"]
+        if asked["model"] == WRITER:
+            content = f"```\n{PROPOSED}\n```"
+        else:
+            person = asked["messages"][-1]["content"].split()[1]
+            knows = "<example>" in prompt or int(person.removeprefix("Person")) % 2
+            arguments = {"person": person if knows else "Nobody", "day": "friday"}
+            content = json.dumps({"tool": "calendar.create_event", "arguments": arguments})
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
         usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 20, "total_tokens": 20 + len(prompt) // 4}
         self._answer({"id": "x", "object": "chat.completion", "model": "scripted", "choices": [choice], "usage": usage})
@@ -69,9 +77,9 @@ def model() -> Iterator[str]:
     thread.join()
 
 
-def test_a_fix_is_tried_from_its_bucket_and_becomes_a_candidate(
-    cast: Cast, build: Build, browser: Browser, live_server: LiveServer, worker: Worker, model: str
-) -> None:
+@pytest.fixture
+def task_set(cast: Cast, build: Build, model: str) -> TaskSet:
+    """A live version, a failure of it, and tasks like that."""
     agent = build.agent()
     endpoint = {"kind": "openai", "base_url": model, "model": "scripted"}
     parent = build.version(agent, endpoint=endpoint)
@@ -87,13 +95,26 @@ def test_a_fix_is_tried_from_its_bucket_and_becomes_a_candidate(
         corrected={"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "monday"}},
         labelled_by=cast.reviewer,
     )
+    return task_set
+
+
+@pytest.fixture
+def tab(cast: Cast, browser: Browser, live_server: LiveServer, task_set: TaskSet) -> Iterator[Tab]:
+    """A trainer's."""
     password = secrets.token_urlsafe(12)
     cast.trainer.set_password(password)
     cast.trainer.save()
     tab = Tab(browser, live_server.url)
     tab.sign_in(cast.trainer.username, password)
-    page = tab.page
+    yield tab
+    assert tab.problems == []
+    tab.close()
 
+
+def test_a_fix_is_tried_from_its_bucket_and_becomes_a_candidate(
+    tab: Tab, browser: Browser, live_server: LiveServer, worker: Worker
+) -> None:
+    page = tab.page
     tab.open(f"/p/acme/failures/buckets/{BUCKET}/")
     tab.click("Try a fix without training")
     page.wait_for_url(f"**/fixes/new/{BUCKET}/")
@@ -134,5 +155,30 @@ def test_a_fix_is_tried_from_its_bucket_and_becomes_a_candidate(
     page.wait_for_url(f"**/candidates/{candidate.pk}/")
     tab.click("What changed")
     expect(page.locator("#prompt ins").first).to_contain_text("<examples>")
-    assert tab.problems == []
-    tab.close()
+
+
+def test_a_model_proposes_prompts_and_the_best_is_tried(tab: Tab, worker: Worker) -> None:
+    page = tab.page
+    tab.open(f"/p/acme/training/fixes/new/{BUCKET}/")
+    tab.click("Let a model propose prompts")
+    page.fill("[name=model]", "")
+    page.fill("[name=proposals]", "2")
+    expect(page.locator("#cost")).to_contain_text("At most 110 attempts")  # whatever else is still missing
+    page.fill("[name=model]", WRITER)
+    tab.click("Search for a better prompt")
+    page.wait_for_url("**/fixes/searches/*/")
+    expect(page.locator("h1")).to_contain_text("succeeded")
+    best = page.locator("#proposals tbody tr").nth(1)  # and the last: where all is solved, nothing more is proposed
+    expect(best).to_contain_text("best")
+    expect(page.locator("#best ins").first).to_contain_text("Take the person from the request")
+    best.locator("a").first.click()
+    page.locator("#attempts details").first.click()
+    expect(page.locator("#attempts pre").first).to_contain_text("Meet Person")
+    tab.click("Previous")
+    expect(page.locator("h1")).to_contain_text("The prompt as it is")
+    page.get_by_role("link", name="prompt search").click()
+    tab.click("Try on all training tasks")
+    page.wait_for_url("**/fixes/*/")
+    expect(page.locator("#held-out")).to_contain_text("Measure the best")
+    expect(page.locator("#drafts tr.current")).to_contain_text("Proposal 1")
+    assert not EvalRun.objects.filter(split=Split.HELD_OUT).exists()

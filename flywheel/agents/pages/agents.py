@@ -87,6 +87,7 @@ def version(request: PageRequest, name: str, number: int) -> HttpResponse:
             "changes": changes(found.parent, found) if found.parent else [],
             "produced_by": found.produced_by.first(),
             "draft": found.fix_drafts.select_related("trial").first(),
+            "prompt_searches": found.prompt_searches.order_by("-pk")[:RECENT],
             "children": found.children.defer("system_prompt", "tools").order_by("number")[:RECENT],
             "evals": found.eval_runs.select_related("task_set", "created_by").order_by("-pk")[:RECENT],
             "training_runs": found.training_runs.order_by("-pk")[:RECENT],

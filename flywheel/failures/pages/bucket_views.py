@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.apps import apps
 from django.db.models import F
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -153,13 +154,16 @@ def _edit(request: PageRequest, row: ProjectBucket | None) -> HttpResponse:
 def _chain(
     request: PageRequest, key: str, found: bucket_lifecycle.Life, labels: int, candidates: list[Any]
 ) -> list[dict[str, Any]]:
-    """label → tasks → runs → fix trial → candidate → live: as far as it has come."""
+    """label → tasks → runs → prompt search → fix trial → candidate → live: as far as it has come."""
     slug = request.project.slug
     page = reverse("failures:bucket", args=[slug, key])
     chain = [{"label": _counted(labels, "label"), "url": f"{page}#confirmed" if labels else ""}]
     for count, word in ((found.tasks, "task"), (found.runs, "run")):
         if count:
             chain.append({"label": _counted(count, word), "url": f"{page}#{word}s"})
+    searches = apps.get_model("training.PromptSearch").objects.filter(project=request.project, bucket=key)
+    if search := searches.order_by("-pk").first():
+        chain.append({"label": str(search), "url": reverse("training:search", args=[slug, search.pk])})
     if trial := request.project.fix_trials.filter(bucket=key).order_by("-pk").first():
         chain.append({"label": str(trial), "url": reverse("training:fix_trial", args=[slug, trial.pk])})
     if candidates:

@@ -14,7 +14,7 @@ from flywheel.edge.schemas import Body, RefIn
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.fixes import draft_search
 from flywheel.training.fixes.draft_search import ProposalResult, SearchRequest
-from flywheel.training.models import PromptSearch
+from flywheel.training.models import PromptAttempt, PromptSearch
 
 router = Router(tags=["training"])
 
@@ -125,7 +125,11 @@ def list_prompt_proposals(request: HttpRequest, search_id: int, query: Query[Lis
     search = get_prompt_search(request, search_id)
     found = {each.proposal.pk: each for each in draft_search.results_of(search).proposals}
     page = paginate(search.proposals.all(), query)
-    return page | {"items": [_fields_of(found[row.pk]) for row in page["items"]]}
+    attempts = PromptAttempt.objects.filter(proposal__in=page["items"]).defer("transcript").select_related("task")
+    scores: dict[int, list[PromptAttempt]] = {row.pk: [] for row in page["items"]}
+    for attempt in attempts.order_by("task__number"):
+        scores[attempt.proposal_id].append(attempt)
+    return page | {"items": [_fields_of(found[row.pk], scores[row.pk]) for row in page["items"]]}
 
 
 @router.post("/prompt-searches/{search_id}/try", response=SearchOut, auth=Key(Scope.BUILD))
@@ -147,7 +151,7 @@ def resume_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
     return get_prompt_search(request, search_id).resume(keyed(request).actor)
 
 
-def _fields_of(result: ProposalResult) -> dict[str, Any]:
+def _fields_of(result: ProposalResult, scores: list[PromptAttempt]) -> dict[str, Any]:
     row = result.proposal
     return {
         "place": row.place,
@@ -158,5 +162,5 @@ def _fields_of(result: ProposalResult) -> dict[str, Any]:
         "mean": result.mean,
         "n": result.n,
         "unscored": result.unscored,
-        "scores": result.attempts,
+        "scores": scores,
     }

@@ -1,7 +1,8 @@
 """Searching for a better prompt with a model's help: what is asked for, what came of it, and how its best goes on.
 
+    plan = plan_of(wanted)                          what it would attempt, and about what that costs
     search, is_new = submit(wanted, actor)          frozen and queued; a worker plays it (`workers.jobs.training`)
-    results_of(search)                              every proposal with its attempts
+    results_of(search)                              every proposal with its mean
     trial = try_proposals(search, places, actor)    they become drafts of a trial, as if somebody had written them
 
 The search attempts train tasks alone, those of them that share nothing with what is measured. Each proposal has one
@@ -11,12 +12,12 @@ attempt per task, and the best of many is picked: what it gains is shown by the 
 import random
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Avg, QuerySet
+from django.db.models import Avg, Count, QuerySet, Sum
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
@@ -31,7 +32,7 @@ from flywheel.training.datasets.dataset_builder import train_tasks
 from flywheel.training.datasets.measured_tasks import Measured
 from flywheel.training.fixes.example_choice import added_text, refuse_measured
 from flywheel.training.fixes.trial_lifecycle import LONGEST_PROMPT, MOST_DRAFTS, DraftContent, TrialRequest, start
-from flywheel.training.models import FixTrial, PromptAttempt, PromptProposal, PromptSearch, ProposalState
+from flywheel.training.models import FixTrial, PromptProposal, PromptSearch, ProposalState
 
 FIRST = 3
 """Tasks that a new proposal is tried on first, beside the one that it was made from."""
@@ -61,17 +62,9 @@ class SearchRequest:
 
 def submit(wanted: SearchRequest, actor: Actor) -> tuple[PromptSearch, bool]:
     """Freeze and queue a search. Returns it, and whether it is new. Raises Refused."""
-    _check(wanted)
+    plan = plan_of(wanted)
     project = wanted.task_set.project
     endpoint = check_endpoint({"kind": OPENAI, **wanted.endpoint}, project.pk)
-    tasks = choose_tasks(wanted)
-    most, needed = most_attempts(wanted, len(tasks)), least_attempts(wanted, len(tasks))
-    if not needed <= most <= MOST_ATTEMPTS:
-        raise Refused(
-            f"{most} is not between {needed} and {MOST_ATTEMPTS}: the version as it is takes {len(tasks)}, a first "
-            f"proposal {FIRST}, and trying one of them on all training tasks {_trial(wanted, 1)}",
-            field="attempts",
-        )
     with transaction.atomic():
         search, is_new = PromptSearch.submit(
             key=wanted.key,
@@ -87,12 +80,12 @@ def submit(wanted: SearchRequest, actor: Actor) -> tuple[PromptSearch, bool]:
             bucket=wanted.bucket,
             parent=wanted.parent,
             task_set=wanted.task_set,
-            tasks=[task.pk for task in tasks],
+            tasks=[task.pk for task in plan.tasks],
             endpoint=endpoint,
             seed=wanted.seed,
             sampling=sampling_of(wanted.parent),
             verifier_digest=verifiers.digest(wanted.task_set.environment_version.verifier),
-            most_attempts=most,
+            most_attempts=plan.most,
             most_proposals=wanted.proposals,
             samples=wanted.samples,
             total=wanted.proposals,
@@ -100,6 +93,34 @@ def submit(wanted: SearchRequest, actor: Actor) -> tuple[PromptSearch, bool]:
         if is_new:
             PromptProposal.objects.create(search=search, place=0, text=wanted.parent.system_prompt)
     return search, is_new
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    tasks: list[Task]
+    """That are attempted."""
+    trial: int
+    """Attempts of a trial of one proposal, with those of the version that it is compared with; they are kept back."""
+    most: int
+    """Attempts, with those of the trial."""
+    usd: float | None
+    """What so many cost, at what an attempt of the version has cost on average; None where nobody knows."""
+
+
+def plan_of(wanted: SearchRequest) -> SearchPlan:
+    """Work out what a search would attempt. The server of the model that proposes is not looked at. Raises Refused."""
+    _check(wanted)
+    tasks = choose_tasks(wanted)
+    trial, cost = _trial(wanted, 1), known_cost(wanted.parent)
+    most = len(tasks) * (1 + wanted.proposals) + trial if wanted.attempts is None else wanted.attempts
+    needed = len(tasks) + min(FIRST, len(tasks)) + trial
+    if not needed <= most <= MOST_ATTEMPTS:
+        raise Refused(
+            f"{most} is not between {needed} and {MOST_ATTEMPTS}: the version as it is takes {len(tasks)}, a first "
+            f"proposal {FIRST}, and trying one of them on all training tasks {trial}",
+            field="attempts",
+        )
+    return SearchPlan(tasks, trial, most, None if cost is None else cost * most)
 
 
 def _check(wanted: SearchRequest) -> None:
@@ -133,15 +154,6 @@ def choose_tasks(wanted: SearchRequest) -> list[Task]:
     random.Random(wanted.seed).shuffle(tasks)
     tasks.sort(key=lambda task: task.bucket != wanted.bucket)
     return tasks[: wanted.tasks]
-
-
-def most_attempts(wanted: SearchRequest, tasks: int) -> int:
-    """Return the limit of attempts: what is asked for, or what every proposal on every task and the trial take."""
-    return tasks * (1 + wanted.proposals) + _trial(wanted, 1) if wanted.attempts is None else wanted.attempts
-
-
-def least_attempts(wanted: SearchRequest, tasks: int) -> int:
-    return tasks + min(FIRST, tasks) + _trial(wanted, 1)
 
 
 def _trial(search: "SearchRequest | PromptSearch", drafts: int) -> int:
@@ -178,26 +190,22 @@ def problem_of(search: PromptSearch, text: str, others: Iterable[PromptProposal]
 
 @dataclass(frozen=True, slots=True)
 class ProposalResult:
+    """A proposal, and what its attempts come to."""
+
     proposal: PromptProposal
-    attempts: list[PromptAttempt] = field(default_factory=list)
-
-    @property
-    def scores(self) -> list[float]:
-        return [attempt.score for attempt in self.attempts if attempt.score is not None]
-
-    @property
-    def n(self) -> int:
-        """Count the attempts with a score."""
-        return len(self.scores)
+    attempts: int
+    n: int
+    """Attempts with a score."""
+    mean: float | None
+    """Average over those; None where there is none."""
+    priced: int
+    """Attempts that say what they cost."""
+    usd: float
+    """Dollars of those."""
 
     @property
     def unscored(self) -> int:
-        return len(self.attempts) - self.n
-
-    @property
-    def mean(self) -> float | None:
-        """Average over the attempts with a score; None where there is none."""
-        return sum(self.scores) / self.n if self.n else None
+        return self.attempts - self.n
 
 
 @dataclass(frozen=True)
@@ -208,7 +216,7 @@ class SearchResults:
 
     @property
     def attempts(self) -> int:
-        return sum(len(each.attempts) for each in self.proposals)
+        return sum(each.attempts for each in self.proposals)
 
     @cached_property
     def best(self) -> ProposalResult | None:
@@ -223,9 +231,9 @@ class SearchResults:
     def usd(self) -> float | None:
         """Dollars of all attempts and answers; None where one of them does not say."""
         asked = [each.proposal.cost_usd for each in self.proposals if each.proposal.place]
-        costs = asked + [attempt.cost_usd for each in self.proposals for attempt in each.attempts]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if costs and len(known) == len(costs) else None
+        known = [cost for cost in asked if cost is not None]
+        is_known = len(known) == len(asked) and all(each.priced == each.attempts for each in self.proposals)
+        return sum(known) + sum(each.usd for each in self.proposals) if self.attempts and is_known else None
 
     @property
     def most_drafts(self) -> int:
@@ -242,12 +250,21 @@ def searches() -> QuerySet[PromptSearch]:
 
 
 def results_of(search: PromptSearch) -> SearchResults:
-    """Read every proposal with its attempts, those in the order of the tasks and without their transcripts."""
-    found = {proposal.pk: ProposalResult(proposal) for proposal in search.proposals.select_related("parent")}
-    attempts = PromptAttempt.objects.filter(proposal__search=search).defer("transcript").select_related("task")
-    for attempt in attempts.order_by("task__number"):
-        found[attempt.proposal_id].attempts.append(attempt)
-    return SearchResults(search, sorted(found.values(), key=lambda each: each.proposal.place))
+    """Read every proposal with what its attempts come to."""
+    rows = search.proposals.select_related("parent").annotate(
+        made=Count("attempts"),
+        scored=Count("attempts__score"),
+        mean=Avg("attempts__score"),
+        priced=Count("attempts__cost_usd"),
+        usd=Sum("attempts__cost_usd"),
+    )
+    return SearchResults(
+        search,
+        [
+            ProposalResult(row, row.made, row.scored, row.mean, row.priced, row.usd or 0.0)
+            for row in rows.order_by("place")
+        ],
+    )
 
 
 def try_proposals(search: PromptSearch, places: Collection[int], actor: Actor) -> FixTrial:

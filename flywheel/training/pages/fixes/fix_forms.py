@@ -29,6 +29,8 @@ from flywheel.training.fixes.trial_lifecycle import (
     TrialRequest,
 )
 
+OFFERED = 50
+"""Versions and sets that the lists offer."""
 ADDED = {"prompt": "Prompt", "examples": "Examples"}
 """Kinds of draft that the form adds, and their names."""
 
@@ -122,8 +124,8 @@ class FixForm(forms.Form):
     tokens = forms.IntegerField(min_value=1, max_value=MOST_TOKENS)
 
     def __init__(self, project: Project, bucket: str, data: Mapping[str, Any]) -> None:
-        self.bucket, self.task_set = bucket, _task_set(project, bucket, str(data.get("task_set", "")))
-        self.parent = _parent(project, self.task_set, str(data.get("version", "")))
+        self.bucket, self.task_set = bucket, usual_task_set(project, bucket, str(data.get("task_set", "")))
+        self.parent = usual_parent(project, self.task_set, str(data.get("version", "")))
         first = {"key": str(uuid.uuid4()), "samples": "4", "seed": "1", "tokens": str(TOKENS)}
         super().__init__({**first, **{name: data[name] for name in first if name in data}})
         self.texts = {name: str(data[name]) for name in data if name.startswith("draft-")}
@@ -235,7 +237,16 @@ def texts_of(data: QueryDict) -> dict[str, str]:
     return texts | {"draft-count": str(min(count, MOST_DRAFTS))}
 
 
-def _task_set(project: Project, bucket: str, ref: str) -> TaskSet | None:
+def offered(project: Project, parent: Version | None) -> dict[str, Any]:
+    """The lists of versions and sets that something may be tried with."""
+    versions = Version.objects.filter(agent=parent.agent if parent else None).order_by("-pk")
+    return {
+        "versions": versions.select_related("agent")[:OFFERED],
+        "task_sets": TaskSet.objects.filter(project=project).order_by("-pk")[:OFFERED],
+    }
+
+
+def usual_task_set(project: Project, bucket: str, ref: str) -> TaskSet | None:
     """The set that is named, else the newest to train on that has the bucket's tasks, else the usual one."""
     if ref:
         return find_task_set(project, ref)
@@ -245,7 +256,7 @@ def _task_set(project: Project, bucket: str, ref: str) -> TaskSet | None:
     return find_task_set(project, str(found)) if found else None
 
 
-def _parent(project: Project, task_set: TaskSet | None, ref: str) -> Version | None:
+def usual_parent(project: Project, task_set: TaskSet | None, ref: str) -> Version | None:
     """The version that is named, else what is live of the environment's agent. Raises Missing."""
     if ref:
         return find_version(project, ref)

@@ -9,25 +9,24 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.agents.models import Version
 from flywheel.core.errors import FieldError
 from flywheel.edge.job_pages import refusal_told
 from flywheel.edge.numbers import number
 from flywheel.edge.paging import page_at
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments import ledger
-from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.models import Split
 from flywheel.failures.buckets import bucket_definitions
-from flywheel.training.fixes import bucket_evidence, trial_lifecycle, trial_results
+from flywheel.training.fixes import bucket_evidence, draft_search, trial_lifecycle, trial_results
 from flywheel.training.fixes.trial_lifecycle import MOST_DRAFTS
-from flywheel.training.models import FixTrial
-from flywheel.training.pages.fixes.fix_forms import ADDED, DraftForm, FixForm, texts_of
+from flywheel.training.models import FixTrial, PromptSearch
+from flywheel.training.pages.fixes.fix_forms import ADDED, DraftForm, FixForm, offered, texts_of
 from flywheel.trajectories.annotations.project_buckets import name_of
 
 LISTED = 20
 """Trials on a page of the list, each with its differences."""
-OFFERED = 50
-"""Versions and sets that the lists offer."""
+SEARCHES = 5
+"""The newest, beside what can lead to them."""
 
 
 @require_GET
@@ -40,7 +39,9 @@ def fixes(request: PageRequest) -> HttpResponse:
         {"trial": trial, "results": trial_results.results_of(trial), "candidate": trial_results.candidate_of(trial)}
         for trial in page.items
     ]
-    return render(request, "training/fixes.html", {"page": page, "rows": found, "tab": "fixes"})
+    searches = draft_search.searches().filter(project=request.project)
+    context = {"page": page, "rows": found, "searches": searches[:SEARCHES], "tab": "fixes"}
+    return render(request, "training/fixes.html", context)
 
 
 @require_http_methods(["GET", "POST"])
@@ -72,18 +73,17 @@ def try_fix(request: PageRequest, key: str) -> HttpResponse:
 
 def _form_page(request: PageRequest, form: FixForm, drafts: list[DraftForm], status: int = 200) -> HttpResponse:
     agent = form.parent.agent if form.parent else None
-    versions = Version.objects.filter(agent=agent).order_by("-pk") if agent else Version.objects.none()
     train = form.task_set.members.filter(split=Split.TRAIN).count() if form.task_set else 0
     context = {
         "form": form,
         "drafts": drafts,
         "bucket": bucket_definitions.every(request.project)[form.bucket],
-        "versions": versions.select_related("agent")[:OFFERED],
-        "task_sets": TaskSet.objects.filter(project=request.project).order_by("-pk")[:OFFERED],
+        **offered(request.project, form.parent),
         "train_tasks": train,
         "offer": form.offer,
         "evidence": bucket_evidence.evidence_of(request.project, form.bucket, agent, measured=form.measured),
         "may_add": len(drafts) < MOST_DRAFTS,
+        "searches": draft_search.searches().filter(project=request.project, bucket=form.bucket)[:SEARCHES],
     }
     return render(request, "training/try_fix.html", context, status=status)
 
@@ -139,8 +139,10 @@ def _lineage(request: PageRequest, trial: FixTrial, candidate: Any) -> list[dict
     chain: list[tuple[str, str, list[Any]]] = [
         (f"bucket {name_of(request.project, trial.bucket)}", "failures:bucket", [trial.bucket]),
         (str(parent), "agents:version", [parent.agent.name, parent.number]),
-        (str(trial), "training:fix_trial", [trial.pk]),
     ]
+    if search := PromptSearch.objects.filter(trial=trial).first():
+        chain.append((str(search), "training:search", [search.pk]))
+    chain.append((str(trial), "training:fix_trial", [trial.pk]))
     chain += [(str(candidate), "promotions:candidate", [candidate.pk])] if candidate else []
     slug = request.project.slug
     return [
