@@ -27,9 +27,9 @@ MOST_LINES = 100
 LONGEST_LINE = 4_000
 """Characters."""
 _CORRECTS = re.compile(
-    r"^\W*(?:no|nope|not|wrong|wait|stop|hold on|sorry|actually)\b"
-    r"|\bi (?:meant|mean|said|told|asked|wanted|already)\b"
-    r"|\b(?:is|was|are|were)(?: not|n't) (?:right|correct|true|what)\b|\b(?:is|was|are|were) (?:wrong|incorrect)\b"
+    r"^\W*(?:no|nope|not|don't|wait|stop|hold on|sorry|actually)\b|\b(?:wrong|wrongly|incorrect)\b"
+    r"|\bi (?:meant|mean|said|told|never|asked|wanted|already)\b"
+    r"|(?:\b(?:is|was|are|were)(?: not|n't)|'s not) (?:right|correct|true|what)\b"
     r"|\b(?:you (?:forgot|missed|misunderstood|did not|didn't|should)|instead|undo|mistake)\b",
     re.IGNORECASE,
 )

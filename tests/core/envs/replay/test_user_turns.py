@@ -47,6 +47,10 @@ def test_turns_are_kept_with_the_words_that_they_answer_and_the_calls_before_the
         ("No, thank you", False, True),
         ("That’s not what I said", True, False),
         ("That is wrong", True, False),
+        ("That’s wrong.", True, False),
+        ("That’s not right", True, False),
+        ("You asked the wrong Bako", True, False),
+        ("Don’t do that", True, False),
         ("You should have looked", True, False),
         ("Yes, on Friday with Bako at 10", True, True),  # which is known by then
         ("In the room Blue 7", True, False),
@@ -82,6 +86,32 @@ def test_words_that_were_said_after_a_call_and_calls_that_are_none_end_the_turns
 def test_an_answer_goes_with_words_that_ask_for_the_same(said: str, answer: str) -> None:
     turns = recorded_turns(BEGUN, later("Yes"), WANTED, is_failure=False)
     assert next_turn({"turns": turns}, None, [does("", LOOK), Message("tool", "free"), does(said)]) == answer
+
+
+@pytest.mark.parametrize(
+    ("said", "after", "fits"),
+    [
+        ("Shall I delete the mail from Anna about Friday?", "Shall I send the mail from Anna about Friday?", False),
+        ("I found the mail from Anna. Shall I delete it?", "I found the mail from Anna. Shall I send it?", False),
+        ("Soll ich die lange Mail heute löschen?", "Soll ich die lange Mail heute senden?", False),
+        ("Shall I delete the mail?", "Shall I send the mail when it is ready?", False),
+        ("Shall I delete the mail?", "I know which one you mean. Shall I send the mail?", False),
+        ("Shall I send it and delete the folder?", "Shall I send it?", False),
+        ("Which mail shall I delete?", "Shall I delete the mail?", False),
+        ("Which room do you want? The mail from Anna names two.", "I read the mail from Anna. Which day suits?", False),
+        ("Was the order not delivered?", "Was the order delivered?", False),
+        ("I cannot cancel the order.", "I can cancel the order now.", False),
+        ("Shall I delete it?", "When?", False),
+        ("For when?", "When?", True),
+        ("Could you tell me which day suits you?", "Which day suits you?", True),
+        ("Do you want me to cancel the order?", "Should I go ahead and cancel the order?", True),
+        ("Should I now send Anna the report?", "Shall I send the report to Anna?", True),
+        ("Cancel it？", "Shall I cancel it?", True),
+    ],
+)
+def test_a_yes_to_one_thing_is_no_yes_to_another(said: str, after: str, fits: bool) -> None:
+    turns = [{"say": "Yes", "after": after, "calls": []}]
+    assert (next_turn({"turns": turns}, None, [does(said)]) == "Yes") is fits
 
 
 @pytest.mark.parametrize(
