@@ -156,11 +156,11 @@ def names_the_same(text: str, other: str) -> bool:
         return bool(_shared(wanted, _meaning(asks)) if wanted else _meaning(asked) & _meaning(asks))
     if _is_open(asks):
         return False
-    wanted, own, content = _meaning(asked), _meaning(asks), _meaning(heard)
-    missing, more = len(wanted) - len(_shared(wanted, own)), len(own) - len(_shared(own, wanted))
+    wanted, own, content, every = _meaning(asked), _meaning(asks), _meaning(heard), _meaning(said)
+    missing, more = len(wanted) - len(_shared(wanted, every)), len(own) - len(_shared(own, content))
     if (missing and more) or more > (1 - ENOUGH) * len(own):
         return False
-    return len(_shared(content, _meaning(said))) >= ENOUGH * len(content)
+    return len(_shared(content, every)) >= ENOUGH * len(content)
 
 
 def _question_in(text: str) -> str:

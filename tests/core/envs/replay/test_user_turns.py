@@ -107,6 +107,7 @@ def test_an_answer_goes_with_words_that_ask_for_the_same(said: str, answer: str)
         ("Do you want me to cancel the order?", "Should I go ahead and cancel the order?", True),
         ("Should I now send Anna the report?", "Shall I send the report to Anna?", True),
         ("Cancel it？", "Shall I cancel it?", True),
+        ("Ines is free at noon, shall I book it?", "She is free at noon. Shall I book it?", True),
     ],
 )
 def test_a_yes_to_one_thing_is_no_yes_to_another(said: str, after: str, fits: bool) -> None:
