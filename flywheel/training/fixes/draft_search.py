@@ -61,8 +61,10 @@ class SearchRequest:
 
 def submit(wanted: SearchRequest, actor: Actor) -> tuple[PromptSearch, bool]:
     """Freeze and queue a search. Returns it, and whether it is new. Raises Refused."""
-    _check(wanted)
     project = wanted.task_set.project
+    if existing := PromptSearch.objects.filter(project=project, idempotency_key=wanted.key).first():
+        return existing, False  # whatever could be searched with now
+    _check(wanted)
     endpoint = check_endpoint({"kind": OPENAI, **wanted.endpoint}, project.pk)
     tasks = choose_tasks(wanted)
     most, needed = most_attempts(wanted, len(tasks)), least_attempts(wanted, len(tasks))

@@ -91,7 +91,6 @@ class Course:
         self._tasks = Task.objects.filter(split=Split.TRAIN).in_bulk(search.tasks)
         if missing := sorted(set(search.tasks) - set(self._tasks)):
             raise PlayedOtherwise(f"{len(missing)} of its {len(search.tasks)} tasks are no training tasks any more")
-        self._measured = Measured(search.project)
         self._proposals = list(search.proposals.order_by("place"))
         self._attempts = {
             (attempt.proposal_id, attempt.task_id): attempt
@@ -144,7 +143,7 @@ class Course:
 
     def _ask(self, parent: str, question: str, asked: str) -> None:
         self._go_on()
-        place, made_from = len(self._proposals), self._with(parent)
+        measured, place, made_from = self._measured_now(), len(self._proposals), self._with(parent)
         request = ChatRequest((Message("user", question),), ANSWER, self._search.seed + place)
         response = self._writer.chat([request])[0]
         if response.error:
@@ -152,7 +151,7 @@ class Course:
         proposed, problem = text(text_in(response.text)), ""
         if response.finish_reason == "length":
             problem = f"the answer was cut off after {ANSWER.max_tokens} tokens"
-        problem = problem or problem_of(self._search, proposed, self._proposals, self._measured)
+        problem = problem or problem_of(self._search, proposed, self._proposals, measured)
         proposal = PromptProposal(
             search=self._search,
             place=place,
@@ -168,6 +167,17 @@ class Course:
             proposal.save(force_insert=True)
             self._lease.progress(place, message=f"{proposal} of at most {self._search.most_proposals}")
         self._proposals.append(proposal)
+
+    def _measured_now(self) -> Measured:
+        """All that is measured by now. Raises PlayedOtherwise where a task of the search is: the model that proposes is
+        shown none."""
+        measured, kind = Measured(self._search.project), self._environment.environment.kind
+        if shared := [task for task in self._tasks.values() if measured.has(task, kind)]:
+            raise PlayedOtherwise(
+                f"{len(shared)} of its {len(self._tasks)} tasks share something with held-out or sealed ones since it "
+                "was submitted; submit it anew"
+            )
+        return measured
 
     def _settle(self) -> None:
         """Drop proposals that were tried on their first tasks, and not on all: gepa has gone on without them."""

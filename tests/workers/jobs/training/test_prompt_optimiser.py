@@ -141,6 +141,19 @@ def test_a_kill_at_any_point_costs_nothing_and_changes_nothing(desk: Desk, play:
         assert len(again.asked) + before == len(agent.asked), "nothing that is stored is asked again"
 
 
+def test_what_is_held_out_since_it_was_submitted_reaches_no_model(desk: Desk, play: Any) -> None:
+    search, asked = search_of(desk), []
+
+    def writer(request: ChatRequest) -> ChatResponse:
+        asked.append(request)
+        Task.objects.filter(split=Split.HELD_OUT).update(prompt=Task.objects.get(pk=search.tasks[0]).prompt)
+        return writes(WORSE)(request)
+
+    play(search, writer)
+    assert (search.state, search.error_kind, len(asked)) == (State.FAILED, "played_otherwise", 1)
+    assert "1 of its 12 tasks share something with held-out or sealed ones" in search.error
+
+
 def test_a_dead_agent_is_asked_a_few_times_and_the_search_can_go_on(desk: Desk, play: Any) -> None:
     search = search_of(desk)
     agent, writer = play(search, writes(BETTER), lambda _: ChatResponse(error="refused the connection", is_away=True))
