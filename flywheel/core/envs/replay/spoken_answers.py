@@ -183,12 +183,33 @@ def _shared(words: Collection[str], others: Collection[str]) -> list[str]:
     return [word for word in words if any(word.startswith(one) or one.startswith(word) for one in others)]
 
 
-def gives_away(text: str, wanted: str, known: str) -> bool:
+class Known:
+    """Texts that are known, as they are compared: each is read once, however often somebody asks."""
+
+    def __init__(self, *texts: str) -> None:
+        self.words = set[str]()
+        self._texts: list[str] = []
+        self._facts = set[str]()
+        for text in texts:
+            self.add(text)
+
+    def add(self, text: str) -> None:
+        plain = normalise(text).replace("’", "'")
+        self._texts.append(plain)
+        self.words |= _content(plain)
+
+    def has(self, fact: str) -> bool:
+        if fact not in self._facts and any(_stands(fact, text) for text in self._texts):
+            self._facts.add(fact)
+        return fact in self._facts
+
+
+def gives_away(text: str, wanted: str, known: Known) -> bool:
     """Whether a text tells a fact of the wanted one, or most of its other words, as far as they are not known."""
-    said, heard = _plain(text), normalise(known).replace("’", "'")
-    if any(_stands(fact, said) and not _stands(fact, heard) for fact in facts(wanted)):
+    said = _plain(text)
+    if any(_stands(fact, said) and not known.has(fact) for fact in facts(wanted)):
         return True
-    new = _content(_plain(wanted)) - _content(heard)
+    new = _content(_plain(wanted)) - known.words
     return bool(new) and len(new & _content(said)) >= ENOUGH * len(new)
 
 

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.core.envs.replay import user_turns
+from flywheel.core.envs.replay import spoken_answers, user_turns
+from flywheel.core.envs.replay.spoken_answers import Known
 from flywheel.core.envs.replay.user_turns import check_turns, gives_away, next_turn, recorded_turns
+from flywheel.core.text.normal_form import normalise
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.verifiers import VerifierError
 
@@ -155,8 +157,25 @@ def test_no_line_of_a_script_is_said_twice(script: list[dict[str, str]], said: l
 @given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
 def test_what_is_known_is_not_given_away(text: str, value: str, more: str) -> None:
     items = [{"type": "calls", "calls": [{"tool": "x", "arguments": {"a": [value, 3, True, None]}}]}]
-    assert not gives_away(text, items, f"{value} 3 {more}")
-    assert gives_away("it is 3", items, "") or "3" in value
+    assert not gives_away(text, items, Known(f"{value} 3 {more}"))
+    assert gives_away("it is 3", items, Known()) or "3" in value
+
+
+def test_what_is_known_is_read_once_however_many_turns_and_values_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def counted(text: str) -> str:
+        read.append(len(text))
+        return normalise(text)
+
+    result = "lorem ipsum 12 " * 1_000
+    turn = [does("", LOOK), Message("tool", result), does("Go on?"), says("Yes, value 12 please")]
+    values = {f"a{number}": f"value {number} of 12" for number in range(10)}
+    wanted = [{"type": "calls", "calls": [{"tool": "x", "arguments": values}]}]
+    monkeypatch.setattr(spoken_answers, "normalise", counted)
+    turns = recorded_turns([says("value of 12")], turn * (user_turns.MOST_LINES + 2), wanted, is_failure=True)
+    assert len(turns) == user_turns.MOST_LINES
+    assert sum(read) < 2 * len(result) * len(turns)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=20)), max_size=8))
