@@ -29,7 +29,8 @@ class ModelSimulator:
         self._lock = threading.Lock()
         self._engines: dict[tuple[str, str], Engine] = {}
         self._models: list[str] = list(before.get("models", ()))
-        self._counts = {key: int(before.get(key, 0)) for key in COUNTS}
+        self._counts: dict[str, int | None] = {key: before.get(key, 0) for key in COUNTS}
+        """Tokens are None once an answer came that does not tell them: no budget of tokens is kept by halves."""
         self._cost_usd: float | None = before.get("cost_usd") if before else 0.0
         """None once an answer came whose cost nobody knows."""
 
@@ -67,7 +68,8 @@ class ModelSimulator:
         with self._lock:
             more = {"requests": 1, "tokens_in": response.tokens_in, "tokens_out": response.tokens_out}
             for name, number in more.items():
-                self._counts[name] += number or 0
+                known, taken = self._counts[name], 0 if response.error and number is None else number
+                self._counts[name] = None if known is None or taken is None else known + taken
             if response.error:
                 return
             before, paid = self._cost_usd, response.cost_usd

@@ -333,12 +333,12 @@ class _Comparison:
         texts = [row.text for row in rows]
         for runs, own in zip(self.runs, (texts, [*map(_said_text, rows)], [*map(_answer_text, rows)]), strict=True):
             kept = _ends(rows, own)
-            runs.add([own[at] for at in kept], [items[at] for at in kept], [items[at].id for at in kept])
+            runs.add([own[at] for at in kept], [_as_shown(items[at]) for at in kept], [items[at].id for at in kept])
         kept = _ends(rows, texts)
         nearest = near_duplicates.nearest([texts[at] for at in kept], self.sketches, NEAR)
         for task, (place, likeness) in nearest.items():
             if task not in self.near or likeness > self.near[task][1]:
-                self.near[task] = (items[kept[place]], likeness)
+                self.near[task] = (_as_shown(items[kept[place]]), likeness)
 
     def _add_same(self, row: _Read) -> None:
         """Note the ids, sources and whole requests that both have."""
@@ -355,7 +355,10 @@ class _Comparison:
                     self._show(at, "content", item)
 
     def _show(self, at: int, level: Level, item: Item, source: str = "") -> None:
-        self.shown.setdefault((at, level, source), _Shown(item, set())).ids.add(item.id)
+        key = at, level, source
+        if key not in self.shown:
+            self.shown[key] = _Shown(_as_shown(item), set())
+        self.shown[key].ids.add(item.id)
 
     def report(self) -> Report:
         findings = [finding for at in range(len(self.tasks)) for finding in self._same(at)]
@@ -393,6 +396,11 @@ class _Comparison:
     def _finding(self, level: Level, at: int, first: Item, times: int, same: str) -> Finding:
         task = self.tasks[at].item
         return Finding(level, task.id, first.id, times, same, _clip(task.prompt), _clip(first.prompt))
+
+
+def _as_shown(item: Item) -> Item:
+    """As much of a training item as a finding tells of it, which may be kept when its part goes."""
+    return Item(item.id, item.prompt[: CLIP + 1])
 
 
 def _is_same_answer(row: Item, task: Item) -> bool:

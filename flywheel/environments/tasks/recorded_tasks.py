@@ -1,6 +1,7 @@
 """Tasks of what happened: of a failure that somebody corrected, or of a success that must stay one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
@@ -43,8 +44,8 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
     made, answer = content_from(failure, environment.kind, world=_world(version))
     slice_ = str(source.metadata.get("slice", ""))[:100]
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
-    content = digest({"prompt": made.prompt, "state": made.state, "target": made.target})
-    if existing := environment.tasks.filter(digest=content).first():
+    content = _digest(made)
+    if existing := environment.tasks.filter(digest=content).first() or _older(environment, made):
         return _again(existing, failure), False
     task = Task(
         project=environment.project,
@@ -78,6 +79,19 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
         split=task.split,
     )
     return task, True
+
+
+def _digest(made: Content) -> str:
+    return digest({"prompt": made.prompt, "state": made.state, "target": made.target})
+
+
+def _older(environment: Environment, made: Content) -> Task | None:
+    """The task in use that differs in nothing but that it was made before a user's later turns were kept. It stays,
+    with its results and its place in task sets; whoever wants the turns retires it first."""
+    if "turns" not in made.state:
+        return None
+    bare = {name: value for name, value in made.state.items() if name != "turns"}
+    return environment.tasks.filter(digest=_digest(replace(made, state=bare)), retired_at=None).first()
 
 
 def explain_refusal(failure: Failure, kind: str, trace: Trace | None = None) -> str:

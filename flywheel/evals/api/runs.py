@@ -99,8 +99,8 @@ class EvalOut(EvalRow):
     """Of each LLM judge in the verifier, by its part: `models` that answered, `judged`, `remembered`, `canaries`,
     `requests`, `tokens_in`, `tokens_out`, and `void`, which says why nothing of it counts."""
     simulator: dict[str, Any]
-    """Of the model that stood in for tools: `models` that answered, `requests`, `tokens_in`, `tokens_out`, `cost_usd`;
-    empty where none was asked."""
+    """Of the model that stood in for tools: `models` that answered, `requests`, `tokens_in`, `tokens_out`, `cost_usd`,
+    null where an answer did not tell; empty where none was asked."""
     unlike_live: list[str]
     """Parts in which it was asked otherwise than the version would be live: `system prompt`, `tools`, `sampling`. Where
     there is one, the gate calls a comparison invalid. Empty while nothing was asked."""

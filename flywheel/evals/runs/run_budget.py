@@ -91,7 +91,8 @@ def of_simulator(run: EvalRun) -> Taken:
 def _sum(rows: Collection[Mapping[str, Any]]) -> Taken:
     is_known = all(row.get("cost_usd") is not None for row in rows)
     usd = sum((row["cost_usd"] for row in rows), 0.0) if is_known else None
-    return Taken(sum(row["tokens_in"] + row["tokens_out"] for row in rows), usd)
+    tokens = [row[name] for row in rows for name in ("tokens_in", "tokens_out")]
+    return Taken(None if None in tokens else sum(tokens), usd)
 
 
 def spent(run: EvalRun, running: timedelta) -> str:

@@ -116,7 +116,7 @@ def upload_dataset(request: HttpRequest, asked: Query[UploadQuery]) -> Status[An
     """A file as the body: conversations, preferences, thumbs or prompts as JSON Lines, JSON, CSV or Parquet. Good rows
     are kept as the next version of the name; the answer names the others."""
     caller = keyed(request)
-    with kept_aside(request, most=dataset_uploads.MAX_BYTES) as file:
+    with kept_aside(request, most=dataset_uploads.MAX_BYTES, command="") as file:
         if asked.preview:
             found, first = dataset_uploads.look(caller.project, file, asked.kind)
             return Status(200, _looked(found.report, found.reasons, first))
@@ -156,5 +156,6 @@ def cancel_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
 
 @router.post("/dataset-builds/{pk}/resume", response=BuildOut, auth=Key(Scope.TRAIN))
 def resume_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
-    """Build it again from the beginning, after it failed or was cancelled."""
+    """Build it again from the beginning, after it failed or was cancelled; 409 where the file that it was built of is
+    gone, as after a cancel."""
     return get_dataset_build(request, pk).resume(keyed(request).actor)

@@ -62,8 +62,10 @@ class SearchRequest:
 
 def submit(wanted: SearchRequest, actor: Actor) -> tuple[PromptSearch, bool]:
     """Freeze and queue a search. Returns it, and whether it is new. Raises Refused."""
-    plan = plan_of(wanted)
     project = wanted.task_set.project
+    if existing := PromptSearch.objects.filter(project=project, idempotency_key=wanted.key).first():
+        return existing, False  # whatever could be searched with now
+    plan = plan_of(wanted)
     endpoint = check_endpoint({"kind": OPENAI, **wanted.endpoint}, project.pk)
     with transaction.atomic():
         search, is_new = PromptSearch.submit(

@@ -35,8 +35,13 @@ class DatasetBuild(Job):
     cancel_entry = "training.cancel_build"
     resume_entry = "training.resume_build"
 
+    @property
+    def is_file_gone(self) -> bool:
+        """Whether it was to be built of a file that is no longer here: it cannot be built again."""
+        return self.origin == Dataset.Origin.UPLOAD and uploads.find(self.project, self.upload) is None
+
     def check_resume(self) -> None:
-        if self.origin == Dataset.Origin.UPLOAD and uploads.find(self.project, self.upload) is None:
+        if self.is_file_gone:
             raise StaleState("the file is no longer here; send it again")
 
     @property

@@ -18,7 +18,7 @@ from flywheel.edge.refusals import Refused, refusal_shown
 from flywheel.training.datasets import build_jobs, dataset_mix, dataset_uploads
 from flywheel.training.datasets.dataset_uploads import CARD, MAX_BYTES, UNKNOWN
 from flywheel.training.datasets.demonstrations import Wanted, look
-from flywheel.training.models import Dataset
+from flywheel.training.models import Dataset, DatasetBuild
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.import_export.trajectory_export import IDS_MAX
 from flywheel.trajectories.import_export.uploads import Upload
@@ -179,6 +179,9 @@ def upload_dataset(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         context["kept"] = upload = form.upload(request)
         if upload is None:
+            builds = DatasetBuild.objects.filter(project=request.project, idempotency_key=context["key"])
+            if made := builds.first():  # a second click, after a worker was done with the file
+                return redirect("training:build", request.project.slug, made.pk)
             form.add_error("file", "It was kept for a day and is gone; choose it again.")
         else:
             with refusal_shown(form):

@@ -43,9 +43,8 @@ class TooLarge(Refused):
     status = 413
 
     def __init__(self, limit: int, command: str = "import_trajectories") -> None:
-        super().__init__(
-            f"the file is larger than {limit // 1024**2} MiB; send it in parts, or use manage.py {command}"
-        )
+        other = f", or use manage.py {command}" if command else ""
+        super().__init__(f"the file is larger than {limit // 1024**2} MiB; send it in parts{other}")
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ def kept_aside(
     source: Readable, *, is_limited: bool = True, most: int = 0, command: str = "import_trajectories"
 ) -> Iterator[BinaryIO]:
     """Copy a source that is read only once to a seekable file. Raises TooLarge, which names the command that takes more
-    than `most` bytes, or MAX_BYTES."""
+    than `most` bytes, or MAX_BYTES, if there is one."""
     limit = most or MAX_BYTES if is_limited else None
     with tempfile.SpooledTemporaryFile(max_size=4 * CHUNK) as file:
         size = 0

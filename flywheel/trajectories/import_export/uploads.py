@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from django.conf import settings
 
@@ -78,7 +78,7 @@ def sweep() -> int:
     """Delete what is older than a day and wanted by no job. Returns how many files went."""
     gone = 0
     oldest = time.time() - KEPT_SECONDS
-    reading = [kind._default_manager for kind in kinds() if hasattr(kind, "upload")]
+    reading: list[Any] = [kind._default_manager for kind in kinds() if hasattr(kind, "upload")]
     wanted = {token for jobs in reading for token in jobs.exclude(state__in=FINISHED).values_list("upload", flat=True)}
     for path in _root().glob("*/*"):
         with suppress(FileNotFoundError):  # another was quicker

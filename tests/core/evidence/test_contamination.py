@@ -400,19 +400,21 @@ def test_rows_of_a_conversation_are_compared_together(monkeypatch: pytest.Monkey
 def test_only_a_part_of_the_training_items_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contamination, "AT_ONCE", 10)
     alive: set[int] = set()
+    rng = random.Random(1)
+    held_out = [item(500 + number, spoken(rng, 14)) for number in range(10)]
     most = 0
 
     def items() -> Iterator[Item]:
         nonlocal most
         for number in range(100):
-            made = item(number, f"Number {number} is asked")
+            made = item(number, f"Number {number} is asked. {held_out[number % len(held_out)].prompt}")
             weakref.finalize(key := _Key(), alive.discard, number)
             object.__setattr__(made, "sources", _Watched(made.sources, key))
             alive.add(number)
             most = max(most, len(alive))
             yield made
 
-    check(items(), [item(500, "Something else")])
+    assert {finding.level for finding in check(items(), held_out).findings} == {"passage", "near"}
     assert most < 30
 
 

@@ -19,8 +19,10 @@ from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.proofs.red_green_proof import failed_checks
+from flywheel.environments.tasks import replay_tasks
 from flywheel.environments.tasks.bulk_tasks import tasks_from_all, without_task
 from flywheel.environments.tasks.recorded_tasks import task_from
+from flywheel.environments.tasks.retirement import retire
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.environment_versions import environment
@@ -257,6 +259,22 @@ def test_a_task_of_a_run_in_which_nobody_spoke_again_is_as_it_was(
 ) -> None:
     task = make(cast, replay, failed(cast, run(build), RIGHT))
     assert sorted(task.state) == ["messages", "replies"]
+
+
+def test_a_task_of_before_turns_were_kept_stays_until_somebody_retires_it(
+    cast: Cast, build: Build, replay: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = failed(cast, run(build, TALK), RIGHT, "s4")
+    with monkeypatch.context() as patch:
+        patch.setattr(replay_tasks, "recorded_turns", lambda *_, **__: [])
+        older = make(cast, replay, failure)
+    actor = Actor(cast.builder)
+    assert task_from(failure=failure, environment=replay, actor=actor) == (older, False)
+    older.refresh_from_db()
+    assert (older.retired_at, Task.objects.count()) == (None, 1)
+    retire(task=older, actor=actor, reason="it has no turns")
+    newer = make(cast, replay, failure)
+    assert len(newer.state["turns"]) == 1
 
 
 def test_a_script_that_tells_the_answer_makes_no_proved_task(cast: Cast, build: Build, replay: Environment) -> None:

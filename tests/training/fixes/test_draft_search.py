@@ -80,6 +80,17 @@ def test_what_decides_its_course_is_frozen_when_it_is_asked_for(desk: Desk) -> N
     assert AuditEntry.objects.get(action="training.search_prompts").data["model"] == "writer"
 
 
+def test_the_same_key_is_the_same_search_whatever_is_measured_by_then(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = request(desk)
+    search, _ = submit(wanted, Actor(desk.cast.builder))
+    monkeypatch.setattr(Measured, "has", lambda *_: True)
+    assert submit(wanted, Actor(desk.cast.builder)) == (search, False)
+    with pytest.raises(Refused):
+        submit(request(desk), Actor(desk.cast.builder))
+
+
 def test_the_tasks_are_the_bucket_s_first_and_follow_from_the_seed(desk: Desk) -> None:
     first, second, *_ = desk.task_set.tasks.filter(split=Split.TRAIN)
     Task.objects.exclude(pk__in=[first.pk, second.pk]).update(bucket="")

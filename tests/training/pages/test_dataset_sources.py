@@ -11,7 +11,9 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.core.traces import Message, Step, Trace
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
+from flywheel.training.datasets import build_jobs, dataset_uploads
 from flywheel.training.models import Dataset, DatasetBuild
 from flywheel.trajectories.models import Label, Source
 from flywheel.trajectories.store.merge import write
@@ -150,6 +152,29 @@ def test_an_upload_without_licence_or_file_is_refused(room: Room, sign_in: SignI
     assert "choose it again" in gone.content.decode()
 
 
+def test_a_second_click_leads_to_the_dataset_also_when_it_is_built(room: Room, sign_in: SignIn) -> None:
+    client, url = sign_in(room.cast.trainer), address(room, "upload_dataset")
+    text = client.post(url, {**CARD, "file": file(CHAT)}).content.decode()
+    kept, key = (text.split(f'name="{name}" value="')[1].split('"')[0] for name in ("kept", "key"))
+    sent = {**CARD, "kept": kept, "key": key, "make": "1"}
+    first = client.post(url, sent)
+    built(DatasetBuild.objects.latest("pk"))
+    again = client.post(url, sent)
+    assert (again.status_code, again["Location"]) == (302, first["Location"])
+    assert DatasetBuild.objects.count() == 1
+
+
+def test_a_build_whose_file_is_gone_is_not_offered_to_be_tried_again(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    bad = SimpleUploadedFile("talks.jsonl", b"{broken")
+    page = client.post(address(room, "upload_dataset"), {**CARD, "file": bad, "make": "1"})["Location"]
+    job = DatasetBuild.objects.get()
+    DatasetBuild.objects.update(state=State.FAILED)
+    assert "Try again" in client.get(page).content.decode()
+    build_jobs.discard(job)
+    assert "Try again" not in client.get(page).content.decode()
+
+
 def made_of(room: Room, client: Client, *rows: Any) -> Dataset:
     made(client, client.post(address(room, "upload_dataset"), {**CARD, "file": file(*rows), "make": "1"}))
     return Dataset.objects.get()
@@ -233,3 +258,14 @@ def test_programs_do_the_same(room: Room, client: Client, key: Callable[..., dic
         "/api/v1/datasets/upload?name=talks", json.dumps(CHAT), content_type="application/x-ndjson", headers=headers
     )
     assert (refused.status_code, refused.json()["detail"][:7]) == (422, "licence")
+
+
+def test_a_program_is_told_how_large_a_file_may_be(
+    room: Room, client: Client, key: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = key("train", by=room.cast.trainer)
+    monkeypatch.setattr(dataset_uploads, "MAX_BYTES", 1)
+    url = "/api/v1/datasets/upload?name=talks&licence=MIT"
+    refused = client.post(url, json.dumps(CHAT), content_type="application/x-ndjson", headers=headers)
+    assert (refused.status_code, "send it in parts" in refused.json()["detail"]) == (413, True)
+    assert "import_trajectories" not in refused.json()["detail"], "which makes no dataset"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.environment_versions import environment
 from flywheel.evals.models import EvalRun
+from flywheel.evals.runs import run_budget
 from tests.conftest import TOOLS, Build, Cast
 from tests.environments.tasks.test_replay_tasks import FIND, failed, make, run
 from tests.evals.fake import FakeEngine, submit
@@ -167,3 +169,13 @@ def test_dollars_are_limited_where_the_models_price_is_known_alone(cast: Cast, b
         submit(build, task_set, version, budget={"usd": 1})
     ModelPrice.objects.create(project=cast.project, model="m", price_in=1, price_out=2)
     assert submit(build, task_set, Version.objects.get(pk=version.pk), budget={"usd": 1}).budget == {"usd": 1.0}
+
+
+def test_a_budget_of_tokens_ends_where_the_simulator_tells_none(
+    cast: Cast, build: Build, task: Task, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.say(json.dumps({key: value for key, value in json.loads(say("ok")).items() if key != "usage"}).encode())
+    job = evaluated(cast, build, task, monkeypatch, budget={"tokens": 1_000})
+    assert (job.simulator["tokens_in"], job.simulator["tokens_out"]) == (None, None)
+    assert run_budget.of_simulator(job).tokens is None
+    assert "does not say how many tokens an answer takes" in run_budget.spent(job, timedelta(0))

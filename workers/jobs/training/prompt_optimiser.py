@@ -6,7 +6,8 @@
 3. A search that goes on takes its course from the beginning and finds everything stored. Where the model is to be asked
    something else than it was asked, another gepa took the course: that fails the search (PlayedOtherwise).
 4. It ends when a budget is spent, the one of proposals or the one of attempts, of which those of a trial are kept back.
-   A server that answers nothing fails it; it can be resumed. Attempts of which the server was away are unscored.
+   A server that answers nothing fails it, and so does a judge or a world that is away for a whole chunk; it can be
+   resumed. Single attempts of which one was away are unscored.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from dataclasses import replace
 from flywheel.core import envs, verifiers
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Engine, EngineError, Rollout, Sampling, play
 from flywheel.core.traces import Message, worked_examples
-from flywheel.core.verifiers import Verdict
+from flywheel.core.verifiers import Verdict, WorldError
 from flywheel.edge.jobs import Lease, LeaseLost
 from flywheel.environments.models import Split, Task
 from flywheel.environments.tasks.task_rows import core_task
@@ -41,6 +42,8 @@ CHUNK = 16
 """Attempts asked at once."""
 TRANSCRIPT, TARGET = 6_000, 2_000
 """Characters of an attempt, and of what was right, that the proposing model is shown."""
+LOST = ("broken", "environment", "judge")
+"""Causes of attempts that have no score because what is around the version was away."""
 ANSWER = Sampling(temperature=1.0, top_p=1.0, max_tokens=8_192)
 """How the proposing model is asked."""
 
@@ -88,7 +91,6 @@ class Course:
         self._tasks = Task.objects.filter(split=Split.TRAIN).in_bulk(search.tasks)
         if missing := sorted(set(search.tasks) - set(self._tasks)):
             raise PlayedOtherwise(f"{len(missing)} of its {len(search.tasks)} tasks are no training tasks any more")
-        self._measured = Measured(search.project)
         self._proposals = list(search.proposals.order_by("place"))
         self._attempts = {
             (attempt.proposal_id, attempt.task_id): attempt
@@ -141,7 +143,7 @@ class Course:
 
     def _ask(self, parent: str, question: str, asked: str) -> None:
         self._go_on()
-        place, made_from = len(self._proposals), self._with(parent)
+        measured, place, made_from = self._measured_now(), len(self._proposals), self._with(parent)
         request = ChatRequest((Message("user", question),), ANSWER, self._search.seed + place)
         response = self._writer.chat([request])[0]
         if response.error:
@@ -149,7 +151,7 @@ class Course:
         proposed, problem = text(text_in(response.text)), ""
         if response.finish_reason == "length":
             problem = f"the answer was cut off after {ANSWER.max_tokens} tokens"
-        problem = problem or problem_of(self._search, proposed, self._proposals, self._measured)
+        problem = problem or problem_of(self._search, proposed, self._proposals, measured)
         proposal = PromptProposal(
             search=self._search,
             place=place,
@@ -165,6 +167,17 @@ class Course:
             proposal.save(force_insert=True)
             self._lease.progress(place, message=f"{proposal} of at most {self._search.most_proposals}")
         self._proposals.append(proposal)
+
+    def _measured_now(self) -> Measured:
+        """All that is measured by now. Raises PlayedOtherwise where a task of the search is: the model that proposes is
+        shown none."""
+        measured, kind = Measured(self._search.project), self._environment.environment.kind
+        if shared := [task for task in self._tasks.values() if measured.has(task, kind)]:
+            raise PlayedOtherwise(
+                f"{len(shared)} of its {len(self._tasks)} tasks share something with held-out or sealed ones since it "
+                "was submitted; submit it anew"
+            )
+        return measured
 
     def _settle(self) -> None:
         """Drop proposals that were tried on their first tasks, and not on all: gepa has gone on without them."""
@@ -206,6 +219,7 @@ class Course:
         rollouts = play(self._engine, env, asked, Sampling(**self._search.sampling))
         refuse_silence(rollouts, is_first=not self._attempts, least=1)
         verdicts = project_judges.settled(env, attempt_verdicts.of_rollouts(env, rollouts))
+        self._refuse_lost(tasks, verdicts)
         judged = zip(tasks, rollouts, verdicts, strict=True)
         rows = [_row(proposal, task, rollout, verdict) for task, rollout, verdict in judged]
         with self._lease.guard():
@@ -218,6 +232,16 @@ class Course:
             of = f"{sum(key == proposal.pk for key, _ in self._attempts)} of {len(self._search.tasks)} tasks"
             self._lease.update(message=f"{proposal if proposal.place else 'the prompt as it is'}: {of}")
         project_judges.refuse_void(env)
+
+    def _refuse_lost(self, tasks: Sequence[Task], verdicts: Sequence[Verdict]) -> None:
+        """Raise WorldError where all of these are lost, at tasks of which others had a score, or as the very first:
+        gepa would take them for failures of the prompt."""
+        scored = {task for (_, task), attempt in self._attempts.items() if attempt.score is not None}
+        is_usual = len(tasks) == 1 or not scored.issuperset(task.pk for task in tasks)
+        if (self._attempts and is_usual) or not all(verdict.cause in LOST for verdict in verdicts):
+            return
+        reason, times = Counter(verdict.reason for verdict in verdicts).most_common(1)[0]
+        raise WorldError(f"not one of {len(tasks)} attempts could be scored; {times} times: {text(reason)}")
 
     def _as_shown(self, attempt: PromptAttempt) -> Attempt:
         """An attempt as the proposing model is shown it, the same from a row just written and from one read again."""

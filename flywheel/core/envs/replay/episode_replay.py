@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from flywheel.core.envs.environment import Say, Table, Task, always
 from flywheel.core.envs.replay import user_turns, wanted_items
+from flywheel.core.envs.replay.spoken_answers import Known
 from flywheel.core.envs.replay.wanted_items import STOCK, Attempt
 from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, Verify, guarded, unscored
@@ -166,7 +167,7 @@ class EpisodeReplay:
 
     def _asking(self, task: Task) -> Say:
         """The policy that asks without a thought, and does what is wanted once it is told."""
-        known = user_turns.words_of(beginning(task))
+        known = Known(user_turns.words_of(beginning(task)))
 
         def say(messages: Sequence[Message]) -> Message:
             heard = "\n".join(each.content for each in _attempt(task, messages) if each.role == "user")

@@ -34,6 +34,8 @@ _ADDRESS = re.compile(r"https?://[^\s<>\"')]+|[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-
 _NUMBER = re.compile(r"(?<![\w-])[\w-]{0,40}\d(?:[\w:/-]|[.,](?=\d))*")
 _QUOTED = re.compile(r"[\"“„]([^\"“”„]{1,200})[\"”]|(?<!\w)['‘]([^'‘’]{1,200})['’](?!\w)")
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['’]t)?")
+_ASKED = re.compile("[?？؟]")
+_SENTENCE = re.compile(r"(?<=[.!?؟])\s+|(?<=[。！？])|\n")
 _INSIDE = re.compile(r"(?<=[\w,;:)] )[^\W\d_]{2,}")
 _DENIES = re.compile(r"\b(?:not|no|none|never|nothing|nobody|cannot|without)\b|\w+n['’]t\b")
 _REFUSES = re.compile(
@@ -50,8 +52,14 @@ will would can could should may might there here so if then than now just also p
 _STOP = frozenset(_LITTLE.split())
 """Words that carry no meaning of their own."""
 _ASKING = frozenset(("what", "which", "who", "whom", "whose", "when", "where", "why", "how"))
-_OFFERING = frozenset(("shall", "want", "like", "anyth"))
+_OFFERING = frozenset(("shall", "want", "like", "anyth", "go", "ahead", "proce"))
 """Beginnings of words with which one offers, as `_content` gives them."""
+_ASKS_FOR = re.compile(rf"\b(?:{'|'.join(sorted(_ASKING))})\b")
+_SAYS_WHAT = re.compile(
+    r"^\W*(?:is|are|was|were|am|do|does|did|has|have|had)(?! you\b)\b"
+    r"|\b(?:shall|should|may|can|could|must) (?:i|we)\b|\b(?:want|like|wish) (?:me|us)\b|\bif (?:i|we)\b"
+)
+"""Beginnings of a question that a yes answers, whatever is said in it later: “shall I send it when it is ready?”."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +134,82 @@ def refusal(text: str, wanted: str) -> Spoken:
 
 def question(text: str, wanted: str) -> Spoken:
     """Whether the answer asks, or says what the wanted question says."""
-    if re.search("[?？؟]", _ADDRESS.sub("", text)) or (wanted and words(text, wanted).score == 1.0):
+    if _ASKED.search(_ADDRESS.sub("", text)) or (wanted and words(text, wanted).score == 1.0):
         return Spoken(1.0, "a question")
     return Spoken(0.0, "it asks nothing")
 
 
 def names_the_same(text: str, other: str) -> bool:
     """Whether two texts name the same things: the same facts, the same names inside of sentences, and of the other's
-    words that mean something most, so that a yes to sending is none to deleting; one where it asks for a word."""
+    words that mean something most; where it asks for a word one is enough. Of questions that a yes answers one may say
+    less than the other, and not both something else: a yes to sending is none to deleting, whatever else they share."""
     said, heard = _plain(text), _plain(other)
     if not all(_stands(each, said) for each in _things(other)) or not all(
         _stands(each, heard) for each in _things(text)
     ):
         return False
-    content, own = (_content(each) - _OFFERING for each in (heard, said))
-    is_open, content = bool(content & _ASKING), content - _ASKING
-    shared = sum(any(word.startswith(one) or one.startswith(word) for one in own) for word in content)
-    return not content or (shared >= 1 if is_open else shared >= ENOUGH * len(content))
+    asks, asked = _question_in(text), _question_in(other)
+    if bool(_DENIES.search(asks or said)) != bool(_DENIES.search(asked or heard)):
+        return False
+    if _is_open(asked):
+        wanted = _meaning(asked) - _ASKING
+        return bool(_shared(wanted, _meaning(asks)) if wanted else _meaning(asked) & _meaning(asks))
+    if _is_open(asks):
+        return False
+    wanted, own, content, every = _meaning(asked), _meaning(asks), _meaning(heard), _meaning(said)
+    missing, more = len(wanted) - len(_shared(wanted, every)), len(own) - len(_shared(own, content))
+    if (missing and more) or more > (1 - ENOUGH) * len(own):
+        return False
+    return len(_shared(content, every)) >= ENOUGH * len(content)
 
 
-def gives_away(text: str, wanted: str, known: str) -> bool:
+def _question_in(text: str) -> str:
+    """The sentences that ask, as they are compared; empty where none does."""
+    return _plain(" ".join(each for each in _SENTENCE.split(text[:READ]) if _ASKED.search(each)))
+
+
+def _is_open(question: str) -> bool:
+    """Whether it asks for a word, and not for a yes."""
+    found = _ASKS_FOR.search(question)
+    return found is not None and not _SAYS_WHAT.search(question[: found.start()])
+
+
+def _meaning(text: str) -> set[str]:
+    return _content(text) - _OFFERING
+
+
+def _shared(words: Collection[str], others: Collection[str]) -> list[str]:
+    """Those of the words that stand among the others, whatever their endings."""
+    return [word for word in words if any(word.startswith(one) or one.startswith(word) for one in others)]
+
+
+class Known:
+    """Texts that are known, as they are compared: each is read once, however often somebody asks."""
+
+    def __init__(self, *texts: str) -> None:
+        self.words = set[str]()
+        self._texts: list[str] = []
+        self._facts = set[str]()
+        for text in texts:
+            self.add(text)
+
+    def add(self, text: str) -> None:
+        plain = normalise(text).replace("’", "'")
+        self._texts.append(plain)
+        self.words |= _content(plain)
+
+    def has(self, fact: str) -> bool:
+        if fact not in self._facts and any(_stands(fact, text) for text in self._texts):
+            self._facts.add(fact)
+        return fact in self._facts
+
+
+def gives_away(text: str, wanted: str, known: Known) -> bool:
     """Whether a text tells a fact of the wanted one, or most of its other words, as far as they are not known."""
-    said, heard = _plain(text), normalise(known).replace("’", "'")
-    if any(_stands(fact, said) and not _stands(fact, heard) for fact in facts(wanted)):
+    said = _plain(text)
+    if any(_stands(fact, said) and not known.has(fact) for fact in facts(wanted)):
         return True
-    new = _content(_plain(wanted)) - _content(heard)
+    new = _content(_plain(wanted)) - known.words
     return bool(new) and len(new & _content(said)) >= ENOUGH * len(new)
 
 

@@ -17,6 +17,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from flywheel.core.envs.replay import spoken_answers
+from flywheel.core.envs.replay.spoken_answers import Known
 from flywheel.core.envs.replay.wanted_items import STOCK, is_exact_call, wanted_calls
 from flywheel.core.traces import Message, ToolCall, tooling
 from flywheel.core.verifiers import VerifierError
@@ -27,9 +28,9 @@ MOST_LINES = 100
 LONGEST_LINE = 4_000
 """Characters."""
 _CORRECTS = re.compile(
-    r"^\W*(?:no|nope|not|wrong|wait|stop|hold on|sorry|actually)\b"
-    r"|\bi (?:meant|mean|said|told|asked|wanted|already)\b"
-    r"|\b(?:is|was|are|were)(?: not|n't) (?:right|correct|true|what)\b|\b(?:is|was|are|were) (?:wrong|incorrect)\b"
+    r"^\W*(?:no|nope|not|don't|wait|stop|hold on|sorry|actually)\b|\b(?:wrong|wrongly|incorrect)\b"
+    r"|\bi (?:meant|mean|said|told|never|asked|wanted|already)\b"
+    r"|(?:\b(?:is|was|are|were)(?: not|n't)|'s not) (?:right|correct|true|what)\b"
     r"|\b(?:you (?:forgot|missed|misunderstood|did not|didn't|should)|instead|undo|mistake)\b",
     re.IGNORECASE,
 )
@@ -65,12 +66,12 @@ def lead(
 ) -> str:
     """The words to which a script answers with something that is wanted and that nobody has said, for a solution that
     makes nothing up; empty where there are none. `before` is the beginning, `messages` the attempt."""
-    known = words_of([*before, *messages])
+    known = Known(words_of([*before, *messages]))
     telling = (line for line in _unused(lines, messages) if gives_away(line["say"], items, known))
     return next((str(line.get("after") or STOCK["question"]) for line in telling), "")
 
 
-def gives_away(text: str, items: Sequence[Mapping[str, Any]], known: str) -> bool:
+def gives_away(text: str, items: Sequence[Mapping[str, Any]], known: Known) -> bool:
     """Whether a user's words tell what is wanted, as far as it is not known."""
     return any(spoken_answers.gives_away(text, value, known) for value in _values(items))
 
@@ -83,7 +84,7 @@ def recorded_turns(
     that had heard it."""
     turns: list[dict[str, Any]] = []
     calls: list[ToolCall] = []
-    words, known = "", words_of(begun)
+    words, known = "", Known(words_of(begun))
     for role, group in groupby(later, key=lambda message: message.role):
         some = list(group)
         if role == "assistant":
@@ -93,13 +94,14 @@ def recorded_turns(
             say = "\n\n".join(filter(None, (message.content.strip() for message in some)))
             is_correction = is_failure and _CORRECTS.search(say.replace("’", "'"))
             is_broken = any(not isinstance(call.arguments, dict) for call in calls)
-            if not (say and words) or is_correction or is_broken or gives_away(say, wanted, known):
+            is_all = len(turns) == MOST_LINES
+            if is_all or not (say and words) or is_correction or is_broken or gives_away(say, wanted, known):
                 break
             made = [{"tool": call.name, "arguments": call.arguments} for call in calls]
             turns.append({"say": say, "after": words, "calls": made})
             calls, words = [], ""
-        known += "\n" + words_of(some)
-    return turns[:MOST_LINES]
+        known.add(words_of(some))
+    return turns
 
 
 def check_script(value: Any) -> list[Mapping[str, Any]]:

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.core.envs.replay import user_turns
+from flywheel.core.envs.replay import spoken_answers, user_turns
+from flywheel.core.envs.replay.spoken_answers import Known
 from flywheel.core.envs.replay.user_turns import check_turns, gives_away, next_turn, recorded_turns
+from flywheel.core.text.normal_form import normalise
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.verifiers import VerifierError
 
@@ -47,6 +49,10 @@ def test_turns_are_kept_with_the_words_that_they_answer_and_the_calls_before_the
         ("No, thank you", False, True),
         ("That’s not what I said", True, False),
         ("That is wrong", True, False),
+        ("That’s wrong.", True, False),
+        ("That’s not right", True, False),
+        ("You asked the wrong Bako", True, False),
+        ("Don’t do that", True, False),
         ("You should have looked", True, False),
         ("Yes, on Friday with Bako at 10", True, True),  # which is known by then
         ("In the room Blue 7", True, False),
@@ -82,6 +88,33 @@ def test_words_that_were_said_after_a_call_and_calls_that_are_none_end_the_turns
 def test_an_answer_goes_with_words_that_ask_for_the_same(said: str, answer: str) -> None:
     turns = recorded_turns(BEGUN, later("Yes"), WANTED, is_failure=False)
     assert next_turn({"turns": turns}, None, [does("", LOOK), Message("tool", "free"), does(said)]) == answer
+
+
+@pytest.mark.parametrize(
+    ("said", "after", "fits"),
+    [
+        ("Shall I delete the mail from Anna about Friday?", "Shall I send the mail from Anna about Friday?", False),
+        ("I found the mail from Anna. Shall I delete it?", "I found the mail from Anna. Shall I send it?", False),
+        ("Soll ich die lange Mail heute löschen?", "Soll ich die lange Mail heute senden?", False),
+        ("Shall I delete the mail?", "Shall I send the mail when it is ready?", False),
+        ("Shall I delete the mail?", "I know which one you mean. Shall I send the mail?", False),
+        ("Shall I send it and delete the folder?", "Shall I send it?", False),
+        ("Which mail shall I delete?", "Shall I delete the mail?", False),
+        ("Which room do you want? The mail from Anna names two.", "I read the mail from Anna. Which day suits?", False),
+        ("Was the order not delivered?", "Was the order delivered?", False),
+        ("I cannot cancel the order.", "I can cancel the order now.", False),
+        ("Shall I delete it?", "When?", False),
+        ("For when?", "When?", True),
+        ("Could you tell me which day suits you?", "Which day suits you?", True),
+        ("Do you want me to cancel the order?", "Should I go ahead and cancel the order?", True),
+        ("Should I now send Anna the report?", "Shall I send the report to Anna?", True),
+        ("Cancel it？", "Shall I cancel it?", True),
+        ("Ines is free at noon, shall I book it?", "She is free at noon. Shall I book it?", True),
+    ],
+)
+def test_a_yes_to_one_thing_is_no_yes_to_another(said: str, after: str, fits: bool) -> None:
+    turns = [{"say": "Yes", "after": after, "calls": []}]
+    assert (next_turn({"turns": turns}, None, [does(said)]) == "Yes") is fits
 
 
 @pytest.mark.parametrize(
@@ -124,8 +157,25 @@ def test_no_line_of_a_script_is_said_twice(script: list[dict[str, str]], said: l
 @given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
 def test_what_is_known_is_not_given_away(text: str, value: str, more: str) -> None:
     items = [{"type": "calls", "calls": [{"tool": "x", "arguments": {"a": [value, 3, True, None]}}]}]
-    assert not gives_away(text, items, f"{value} 3 {more}")
-    assert gives_away("it is 3", items, "") or "3" in value
+    assert not gives_away(text, items, Known(f"{value} 3 {more}"))
+    assert gives_away("it is 3", items, Known()) or "3" in value
+
+
+def test_what_is_known_is_read_once_however_many_turns_and_values_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def counted(text: str) -> str:
+        read.append(len(text))
+        return normalise(text)
+
+    result = "lorem ipsum 12 " * 1_000
+    turn = [does("", LOOK), Message("tool", result), does("Go on?"), says("Yes, value 12 please")]
+    values = {f"a{number}": f"value {number} of 12" for number in range(10)}
+    wanted = [{"type": "calls", "calls": [{"tool": "x", "arguments": values}]}]
+    monkeypatch.setattr(spoken_answers, "normalise", counted)
+    turns = recorded_turns([says("value of 12")], turn * (user_turns.MOST_LINES + 2), wanted, is_failure=True)
+    assert len(turns) == user_turns.MOST_LINES
+    assert sum(read) < 2 * len(result) * len(turns)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=20)), max_size=8))

@@ -15,6 +15,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError, Sampling
 from flywheel.core.traces import Message
+from flywheel.core.verifiers import Verdict, unscored
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments.models import Split, Task
 from flywheel.training.fixes.draft_search import results_of
@@ -24,7 +25,7 @@ from tests.evals.fake import FakeEngine
 from tests.training.fixes.conftest import BETTER, WORSE, Desk, desk, reacts
 from tests.training.fixes.test_draft_search import search_of
 from workers.jobs.training import prompt_optimiser
-from workers.judging import project_judges
+from workers.judging import attempt_verdicts, project_judges
 
 __all__ = ["desk"]
 
@@ -140,6 +141,19 @@ def test_a_kill_at_any_point_costs_nothing_and_changes_nothing(desk: Desk, play:
         assert len(again.asked) + before == len(agent.asked), "nothing that is stored is asked again"
 
 
+def test_what_is_held_out_since_it_was_submitted_reaches_no_model(desk: Desk, play: Any) -> None:
+    search, asked = search_of(desk), []
+
+    def writer(request: ChatRequest) -> ChatResponse:
+        asked.append(request)
+        Task.objects.filter(split=Split.HELD_OUT).update(prompt=Task.objects.get(pk=search.tasks[0]).prompt)
+        return writes(WORSE)(request)
+
+    play(search, writer)
+    assert (search.state, search.error_kind, len(asked)) == (State.FAILED, "played_otherwise", 1)
+    assert "1 of its 12 tasks share something with held-out or sealed ones" in search.error
+
+
 def test_a_dead_agent_is_asked_a_few_times_and_the_search_can_go_on(desk: Desk, play: Any) -> None:
     search = search_of(desk)
     agent, writer = play(search, writes(BETTER), lambda _: ChatResponse(error="refused the connection", is_away=True))
@@ -198,6 +212,43 @@ def test_an_unscored_attempt_is_nobody_s_failure(desk: Desk, play: Any) -> None:
     unscored = PromptAttempt.objects.filter(score=None).first()
     assert unscored is not None
     assert (unscored.success, unscored.reason) == (None, "not answered: the server answered 400")
+
+
+def test_a_judge_that_is_away_makes_no_proposal_worse(desk: Desk, play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, judged = search_of(desk), []
+    verdicts = attempt_verdicts.of_rollouts
+
+    def away(env: Any, rollouts: Any) -> list[Verdict]:
+        judged.append(len(rollouts))
+        return (
+            [unscored("the judge did not answer", "judge") for _ in rollouts]
+            if len(judged) == 2
+            else verdicts(env, rollouts)
+        )
+
+    monkeypatch.setattr(attempt_verdicts, "of_rollouts", away)
+    _, writer = play(search, writes(BETTER, WORSE, LENGTHY))
+    assert (search.state, search.error_kind, judged, len(writer.asked)) == (State.FAILED, "environment", [12, 3], 1)
+    assert search.error == "not one of 3 attempts could be scored; 3 times: the judge did not answer"
+    assert not PromptAttempt.objects.filter(score=None).exists()
+    search.resume(Actor(desk.cast.builder))
+    play(search, writes(BETTER, WORSE, LENGTHY))
+    assert search.state == State.SUCCEEDED
+    assert search.proposals.get(place=1).state == ProposalState.KEPT
+
+
+def test_tasks_that_nobody_can_score_do_not_end_it(desk: Desk, play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = attempt_verdicts.of_rollouts
+    broken = set(Task.objects.filter(split=Split.TRAIN).order_by("pk").values_list("prompt", flat=True)[:11])
+
+    def shaky(env: Any, rollouts: Any) -> list[Verdict]:
+        found = zip(rollouts, verdicts(env, rollouts), strict=True)
+        return [unscored("it raised", "broken") if each.task.prompt in broken else one for each, one in found]
+
+    monkeypatch.setattr(attempt_verdicts, "of_rollouts", shaky)
+    search = search_of(desk)
+    play(search, writes(BETTER, WORSE, LENGTHY))
+    assert search.state == State.SUCCEEDED, search.error
 
 
 def test_answers_of_no_use_are_counted_and_shown_with_their_reason(desk: Desk, play: Any) -> None:
