@@ -20,7 +20,7 @@ from flywheel.core import envs
 from flywheel.core.envs.environment import Environment
 from flywheel.core.envs.kinds import players
 from flywheel.core.envs.worlds.own_world import CALLS_AT_ONCE, MOST_TURNS, OwnWorld, world_of
-from flywheel.core.envs.worlds.server_world import ServerWorld
+from flywheel.core.envs.worlds.stand_ins import server_of
 from flywheel.core.traces import Message, ToolCall, openai_messages
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
@@ -104,8 +104,8 @@ def carry_out(env: Environment, row: ProgramAttempt, name: str, arguments: dict[
 
 def is_repeatable(env: Environment) -> bool:
     """Whether an attempt, or a call, can be made again there without being carried out twice."""
-    world = world_of(env)
-    return not isinstance(world, ServerWorld) or world.server.resets
+    server = server_of(env)
+    return server is None or server.resets
 
 
 def model_calls(row: ProgramAttempt) -> list[ModelCall]:

@@ -18,7 +18,8 @@ from flywheel.core.digests import canonical
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.envs.worlds.own_world import world_of
-from flywheel.core.envs.worlds.stand_ins import stand_in_of
+from flywheel.core.envs.worlds.server_stand_in import ServerStandIn
+from flywheel.core.envs.worlds.stand_ins import alone, stand_in_of
 from flywheel.core.traces import Message, Step, ToolCall, call_forms, openai_messages
 from flywheel.core.verifiers import WorldError
 
@@ -234,7 +235,10 @@ def follow(
     messages, taken = list(given), []
     reply: list[Message] = []
     world = world_of(env)
-    is_asked = world is not None or stand_in_of(env) is not None
+    stand_in = stand_in_of(env)
+    is_asked = world is not None or stand_in is not None
+    if isinstance(stand_in, ServerStandIn):  # the program has ended: a server's answer would reach nobody
+        env = alone(env)
     for action in acts:
         calls = [call.id for call in action.message.tool_calls]
         is_done = bool(calls) and all(call in action.results for call in calls)
