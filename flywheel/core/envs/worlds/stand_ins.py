@@ -76,6 +76,11 @@ def server_of(env: Any) -> Server | None:
     return stand_in.server if isinstance(stand_in, ServerStandIn) else None
 
 
+def asks_others(env: Any) -> bool:
+    """Whether a team's server or a model carries calls out, which only who holds its keys can ask."""
+    return server_of(env) is not None or isinstance(stand_in_of(env), ModelStandIn)
+
+
 def alone(env: Any) -> Any:
     """The same environment with nothing standing in for its tools: what nobody recorded gets the error. Itself where
     nothing does."""
