@@ -13,6 +13,7 @@ from typing import Any
 from flywheel.core import digests
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatResponse, Engine, Rollout, Sampling, play
+from flywheel.core.envs.worlds.stand_ins import asks_others
 from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import NOT_ANSWERED, Verdict, unscored
@@ -151,6 +152,9 @@ class HeldOut:
 
     Where the run has several environments each has tasks of its own, and what is told apart is told apart: the figures
     of the event are those of the first, by which the run will be compared, the others' stand beside them.
+
+    A trainer holds no key and reaches no server, so where one carries calls out nothing is asked here: the eval of what
+    was trained measures it. Those few attempts that call nothing would say another thing than all of them.
     """
 
     def __init__(self, run: Run, env: Environment, tasks: Sequence[Task], engine: Engine) -> None:
@@ -169,7 +173,7 @@ class HeldOut:
         if step == 0:
             for (name, _, verdicts), (_, env, _) in zip(attempts, self.groups, strict=True):
                 # A judge behind an endpoint is asked in evals alone: a trainer holds no key.
-                if not figures[name]["n"] and not attempt_verdicts.asks_a_judge(env):
+                if verdicts and not figures[name]["n"] and not attempt_verdicts.asks_a_judge(env):
                     where = f" of {name}" if name else ""
                     reason = f"not one held-out task{where} could be scored: {verdicts[0].reason}"
                     raise TrainingError("verifier", reason)
@@ -182,6 +186,8 @@ class HeldOut:
         self.run.event("samples", step=step, samples=samples)
 
     def _attempts(self, env: Environment, tasks: Sequence[Task]) -> tuple[list[Rollout], list[Verdict]]:
+        if asks_others(env):
+            return [], []
         spec = self.run.spec
         sampling = Sampling(temperature=0.0, max_tokens=spec.settings["max_completion_length"])
         rollouts = play(self.engine, env, [(task, 0, spec.seed) for task in tasks], sampling)

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from flywheel.core.digests import digest
@@ -59,11 +60,11 @@ class ToolServers:
     def play(self, episode: ServerEpisode) -> ServerPlayed:
         """Carry out the calls that wait; the answers to all, and the state where the server shows it. Raises
         WorldError."""
-        done: Done = tuple((tool, arguments, said) for tool, arguments, said in episode.calls if said is not None)
-        session = self._session(episode, done)
+        session, done = self._session(episode)
         try:
-            for tool, arguments, _ in episode.calls[len(done) :]:
-                done = (*done, (tool, arguments, session.line.call(tool, arguments)))
+            for place, (tool, arguments, said) in enumerate(episode.calls[len(done) :], len(done)):
+                answer = session.line.call(tool, arguments)
+                done = (*done, (tool, arguments, (said or "") if place in episode.retold else answer))
             state = session.line.state() if episode.server.shows_state else None
         except WorldError:
             _end([session])
@@ -107,13 +108,19 @@ class ToolServers:
         finally:
             _end([_Session(line, None)])
 
-    def _session(self, episode: ServerEpisode, done: Done) -> _Session:
-        """The one in which just this was done. Raises WorldError."""
-        key = _key(episode, done)
+    def _session(self, episode: ServerEpisode) -> tuple[_Session, Done]:
+        """The one in which all of the episode was done that it knows the answers to, or all but the last calls that are
+        retold; and what was done in it. Raises WorldError."""
+        answered = takewhile(lambda call: call[2] is not None, episode.calls)
+        done: Done = tuple((tool, arguments, said or "") for tool, arguments, said in answered)
+        least = len(done)
+        while least and least - 1 in episode.retold:
+            least -= 1
         with self._lock:
-            if key in self._sessions:
-                return self._taken_out(key)
-        return self._begin(episode, done)
+            for count in range(len(done), least - 1, -1):
+                if (key := _key(episode, done[:count])) in self._sessions:
+                    return self._taken_out(key), done[:count]
+        return self._begin(episode, done), done
 
     def _begin(self, episode: ServerEpisode, done: Done) -> _Session:
         line = self.line(episode.server)
@@ -123,8 +130,8 @@ class ToolServers:
             if problem := changed_tool(episode.tools, read_tools(line)):
                 raise WorldError(f"{problem}; save its environment anew where that is meant", "environment")
             session.beginning = line.state() if episode.server.shows_state else None
-            for tool, arguments, answer in done if episode.server.resets else ():
-                if not same(line.call(tool, arguments), answer):
+            for place, (tool, arguments, answer) in enumerate(done if episode.server.resets else ()):
+                if not same(line.call(tool, arguments), answer) and place not in episode.retold:
                     raise WorldError(
                         f"{tool} answers otherwise now than it did in this attempt, whose session is gone",
                         "environment",

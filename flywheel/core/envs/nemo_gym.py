@@ -90,6 +90,10 @@ class NemoGym:
         told: dict[int, list[str] | None] = dict(zip([number for number, _ in asked], answers, strict=True))
         return [_replies(calls, told.get(number, [])) for number, calls in enumerate(made)]
 
+    def why_unanswered(self, task: Task, messages: Sequence[Message]) -> str:
+        """Why the server did not answer the last message's calls, where that is known."""
+        return (self.gym.why(self._episode(task, self._calls(messages))) if self.gym else "") or "it did not answer"
+
     def verifier(self, task: Task) -> Verify:
         def verify(trace: Trace, target: Mapping[str, Any]) -> Verdict:
             return self._judge(task, trace.conversation())

@@ -126,7 +126,7 @@ class World(Protocol):
 
 
 class ToolServer(Protocol):
-    """Plays at a team's own tool server (`core.envs.worlds.server_world`)."""
+    """Plays at a team's own tool server (`core.envs.worlds.server_world` and `server_stand_in`)."""
 
     def play(self, episode: Any) -> Any:
         """Carry out the episode's calls that wait, and say what was answered to all of them. Raises WorldError."""

@@ -76,7 +76,7 @@ class EnvironmentIn(Body):
     kind: str = "tool_call"
     config: dict[str, Any] = {}
     """Settings of a kind that makes its own tasks; its defaults when left out. Of `episode`, `{"tools", "max_turns",
-    "judged", "unknown", "error", "source", "simulator", "user", "script"}`. Of `world`, `{"source", "start",
+    "judged", "unknown", "error", "source", "simulator", "server", "user", "script"}`. Of `world`, `{"source", "start",
     "system_prompt", "max_turns", "token_limit"}`. Of `nemo_gym`, `{"base_url", "tools", "max_turns", "token_limit"}`,
     which wants a key with the scope `admin` too."""
     held_out_share: float = 0.4

@@ -10,7 +10,8 @@ A rubric that passes the most common wrong answer may do so on purpose, because 
 it, or look at too little. Only its maker knows which, so that the proof stays green and warns, with the answer.
 
 A verifier that needs more than pure code is proved where its runners are: with a worker (`proof_jobs`). Until then the
-task waits, unproved. A model that stands in for tools is asked nothing but recorded calls, to see how often it agrees.
+task waits, unproved. A model that stands in for tools is asked nothing but recorded calls, to see how often it agrees;
+a server that does is asked nothing.
 """
 
 import json
@@ -30,6 +31,7 @@ from flywheel.core.envs.nemo_gym import NemoGym, same
 from flywheel.core.envs.replay.model_stand_in import ModelStandIn
 from flywheel.core.envs.worlds import recorded_runs
 from flywheel.core.envs.worlds.own_world import world_of
+from flywheel.core.envs.worlds.server_stand_in import ServerStandIn, Unasked
 from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.envs.worlds.stand_ins import stand_in_of
 from flywheel.core.traces import Message, Trace
@@ -111,6 +113,9 @@ def prove(
         return begun(recorded, is_failure), False
     asking, runners = runners, replace(runners, simulator=_unasked)
     env = envs.build(version.environment.kind, version.config, version.verifier, runners)
+    if isinstance(stand_in_of(env), ServerStandIn):
+        runners = replace(runners, server=Unasked())
+        env = envs.build(version.environment.kind, version.config, version.verifier, runners)
     pure = _as_played(task)
     answer = _recorded(env, pure, recorded or Message("assistant", ""))
     probes, missing = _choose_probes(env, task, answer, is_failure, common)
@@ -356,7 +361,7 @@ def _repeated(task: envs.Task, version: EnvironmentVersion, say: Say, runners: R
     env = envs.build(version.environment.kind, version.config, version.verifier, replace(runners, anew=True))
     needed = needs(version.environment.kind, version.config, version.verifier)
     is_judged = bool({"judge", "gym"} & needed)
-    repeats = TWICE if "server" in needed else JUDGED if is_judged or "world" in needed else REPEATS
+    repeats = TWICE if isinstance(world_of(env), ServerWorld) else JUDGED if is_judged or "world" in needed else REPEATS
     (first,) = _judge(env, task, [say], runners)
     # Without a score the check is red anyway; the others would only spend the time limit again.
     times = 1 if first.score is None else repeats

@@ -14,10 +14,10 @@ from flywheel.accounts.project_settings.server_addresses import check_address, c
 from flywheel.core import envs, verifiers
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS, check_new
-from flywheel.core.envs.worlds import server_world
+from flywheel.core.envs.worlds import server_world, stand_ins
 from flywheel.core.traces import tooling
 from flywheel.core.verifiers import rubric
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Refused, at_field
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.environments.proofs.proof_jobs import prove_all_again
@@ -114,16 +114,20 @@ def check_verifier(environment: Environment, config: dict[str, Any], verifier: d
         check_address(config["base_url"])
     if environment.kind == server_world.KIND:
         check_server(environment.project, config)
+    elif standing_in := stand_ins.server_settings(config):
+        check_server(environment.project, standing_in, "server.")
     judge_endpoints.check(environment.project, verifier)
     judge_endpoints.check_simulator(environment.project, config)
 
 
-def check_server(project: Project, config: Mapping[str, Any]) -> None:
-    """Raise FieldError for a tool server that no worker may ask, or may not send this key to."""
+def check_server(project: Project, config: Mapping[str, Any], where: str = "") -> None:
+    """Raise FieldError for a tool server that no worker may ask, or may not send this key to. `where` begins the names
+    of its settings."""
     server = server_world.server_of(config)
-    name = check_variable(server.api_key_env)
-    if name and (problem := provider_keys.refusal(project.pk, name, server.base_url)):
-        raise Refused(problem, field="api_key_env")
+    with at_field(f"{where}api_key_env"):
+        name = check_variable(server.api_key_env)
+        if name and (problem := provider_keys.refusal(project.pk, name, server.base_url)):
+            raise Refused(problem)
 
 
 def _check_may_attach(project: Project, kind: str, actor: Actor) -> None:

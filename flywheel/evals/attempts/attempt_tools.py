@@ -19,9 +19,11 @@ from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs.environment import Environment
 from flywheel.core.envs.kinds import players
+from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.envs.worlds.own_world import CALLS_AT_ONCE, MOST_TURNS, OwnWorld, world_of
-from flywheel.core.envs.worlds.server_world import ServerWorld
+from flywheel.core.envs.worlds.stand_ins import server_of
 from flywheel.core.traces import Message, ToolCall, openai_messages
+from flywheel.core.verifiers import GymError
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.tasks.task_rows import core_task
@@ -91,21 +93,26 @@ def carry_out(env: Environment, row: ProgramAttempt, name: str, arguments: dict[
     done = [ToolUse.from_json(each) for each in row.uses]
     begun = [Message.from_json(message) for message in row.messages]
     world, at_once = world_of(env), 1
-    if world is not None:
-        if _is_over(world, row, begun, [*done, ToolUse(timezone.now(), name, arguments, "")]):
+    if (owner := world or (env if isinstance(env, NemoGym) else None)) is not None:
+        most = owner.max_turns + (0 if world else turns_of(begun))
+        if _is_over(owner.tools, most, row, begun, [*done, ToolUse(timezone.now(), name, arguments, "")]):
             return ToolUse(timezone.now(), name, arguments, None)
+    if world is not None:
         env, at_once = _unlimited(world), CALLS_AT_ONCE
     call = ToolCall(f"use-{len(done)}", name, arguments)
     given = [*begun, *_messages(done, at_once), Message("assistant", tool_calls=(call,))]
-    reply = env.respond(core_task(row.task), given, row.seed)
+    task = core_task(row.task)
+    reply = env.respond(task, given, row.seed)
+    if not reply and isinstance(env, NemoGym):
+        raise GymError(env.why_unanswered(task, given))
     results = [text(message.content) for message in reply if message.role == "tool"]
     return ToolUse(timezone.now(), name, arguments, "\n".join(results) if reply else None)
 
 
 def is_repeatable(env: Environment) -> bool:
     """Whether an attempt, or a call, can be made again there without being carried out twice."""
-    world = world_of(env)
-    return not isinstance(world, ServerWorld) or world.server.resets
+    server = server_of(env)
+    return server is None or server.resets
 
 
 def model_calls(row: ProgramAttempt) -> list[ModelCall]:
@@ -115,15 +122,21 @@ def model_calls(row: ProgramAttempt) -> list[ModelCall]:
     return [ModelCall.from_json(at, content) for at, content in sorted(ended, key=lambda pair: pair[0])]
 
 
-def _is_over(world: OwnWorld, row: ProgramAttempt, begun: Sequence[Message], uses: Sequence[ToolUse]) -> bool:
-    """Whether the last of these calls belongs to a turn that the world has no more. One that may yet turn out to be of
-    the same message as others, since a model call is not recorded yet, does not."""
-    if turns_of(begun) + len(uses) <= world.max_turns or row.key is None:
+def _is_over(
+    tools: Sequence[Mapping[str, Any]],
+    most: int,
+    row: ProgramAttempt,
+    begun: Sequence[Message],
+    uses: Sequence[ToolUse],
+) -> bool:
+    """Whether the last of these calls belongs to a turn beyond the `most` that there are. One that may yet turn out to
+    be of the same message as others, since a model call is not recorded yet, does not."""
+    if turns_of(begun) + len(uses) <= most or row.key is None:
         return False
     calls = model_calls(row)
-    acts = actions(calls, uses, None, tools=world.tools, owns_tools=True)
+    acts = actions(calls, uses, None, tools=tools, owns_tools=True)
     made = [act.message for act in acts if act.message.tool_calls]
-    return turns_of([*begun, *made]) > world.max_turns and row.key.calls <= len(calls)
+    return turns_of([*begun, *made]) > most and row.key.calls <= len(calls)
 
 
 def _unlimited(world: OwnWorld) -> OwnWorld:

@@ -16,9 +16,11 @@ from typing import Any
 
 from flywheel.core.digests import canonical
 from flywheel.core.envs.environment import Environment, Task
+from flywheel.core.envs.nemo_gym import CALLS_AT_ONCE, NemoGym
 from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.envs.worlds.own_world import world_of
-from flywheel.core.envs.worlds.stand_ins import stand_in_of
+from flywheel.core.envs.worlds.server_stand_in import ServerStandIn
+from flywheel.core.envs.worlds.stand_ins import alone, stand_in_of
 from flywheel.core.traces import Message, Step, ToolCall, call_forms, openai_messages
 from flywheel.core.verifiers import WorldError
 
@@ -234,18 +236,25 @@ def follow(
     messages, taken = list(given), []
     reply: list[Message] = []
     world = world_of(env)
-    is_asked = world is not None or stand_in_of(env) is not None
+    stand_in = stand_in_of(env)
+    owner = world or (env if isinstance(env, NemoGym) else None)
+    most = owner.max_turns + (0 if world else turns_of(given)) if owner else 0
+    is_asked = owner is not None or stand_in is not None
+    if isinstance(stand_in, ServerStandIn):  # the program has ended: a server's answer would reach nobody
+        env = alone(env)
     for action in acts:
         calls = [call.id for call in action.message.tool_calls]
         is_done = bool(calls) and all(call in action.results for call in calls)
-        if world is not None and calls and not is_done:  # the call that was told that the episode is over
+        if owner is not None and calls and not is_done:  # the call that was told that the episode is over
             break
         messages.append(action.message)
         taken.append(action.response)
         reply = []
         if is_asked and is_done:  # what may do something, or costs something, was carried out already
-            if world is not None and turns_of(messages) > world.max_turns:
-                raise WorldError(f"calls were carried out beyond its {world.max_turns} turns", "environment")
+            if owner is not None and turns_of(messages) > most:
+                raise WorldError(f"calls were carried out beyond its {owner.max_turns} turns", "environment")
+            if owner is not world and len(calls) > CALLS_AT_ONCE:  # each was sent, and judged would be another episode
+                raise WorldError(f"more than {CALLS_AT_ONCE} calls of one message were carried out", "environment")
             messages += [action.results[call] for call in calls]
             continue
         reply = env.respond(task, messages, seed)

@@ -13,7 +13,6 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.agents.version_content import DEFAULT_SAMPLING, check_sampling
 from flywheel.core import verifiers
-from flywheel.core.envs.kinds import KINDS
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused, at_field
 from flywheel.environments.models import MEASURED, Split, Task, TaskSet
@@ -75,7 +74,7 @@ def submit(
     if not 0 <= settings.seed <= MAX_SEED:
         raise Refused(f"{settings.seed} is not between 0 and {MAX_SEED}", field="seed")
     _check_engine(settings.engine, version)
-    _check_program(version, task_set)
+    _check_program(version)
     attempts = task_set.members.filter(split=split).count() * settings.samples
     if not attempts:
         raise Refused(f"{task_set} has no {Split(split).label} task", field="task_set")
@@ -117,12 +116,8 @@ def _check_engine(engine: str, version: Version) -> None:
             loaded_adapters.check(version)
 
 
-def _check_program(version: Version, task_set: TaskSet) -> None:
-    """Raise Refused for a program where no tools can be offered to it."""
-    environment = task_set.environment_version.environment
-    if version.is_program and KINDS[environment.kind].is_external:
-        problem = f"the tools of {environment} are another server's, which no program of yours can be given yet"
-        raise Refused(f"{problem}; evaluate the model that {version} names as a version of its own", field="task_set")
+def _check_program(version: Version) -> None:
+    """Raise Refused for a program that nobody here may start."""
     if version.is_program and version.endpoint["way"] == "command" and env.commands() is None:
         problem = "is a command, and workers here start none: the operator sets FLYWHEEL_COMMANDS to a directory"
         raise Refused(f"{version} {problem}", field="version")

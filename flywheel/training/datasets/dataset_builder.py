@@ -24,6 +24,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.agents.references import current_version
 from flywheel.core import digests, envs
+from flywheel.core.envs.worlds.stand_ins import alone
 from flywheel.core.evidence.contamination import key_of_row
 from flywheel.core.traces import Message, call_forms, openai_messages, worked_examples
 from flywheel.edge.jobs import State
@@ -86,7 +87,8 @@ def row_digest(row: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who is to say what the rows teach: a version in an environment."""
+    """Who is to say what the rows teach: a version in an environment. What stands in for tools there is asked nothing,
+    since only a worker has it: a call that nobody recorded gets the environment's error."""
 
     env: envs.Environment
     form: str
@@ -95,7 +97,7 @@ class Speaker:
     def of(cls, task_set: TaskSet, version: Version | None) -> "Speaker":
         world, config = task_set.environment_version, version.config() if version else None
         env = envs.build(world.environment.kind, world.config, world.verifier, agent=config)
-        return cls(env, config.form if config else "")
+        return cls(alone(env), config.form if config else "")
 
     def row(self, task: Task, origin: str, **columns: Any) -> dict[str, Any]:
         """A row of these columns, with where it comes from and TRL's column `tools`. What was learnt from a synthetic

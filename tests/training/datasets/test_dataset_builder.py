@@ -9,12 +9,18 @@ from django.conf import settings
 from django.db import DatabaseError, transaction
 
 from flywheel.accounts.actors import Actor
+from flywheel.core.envs.replay.episode_replay import ERROR, MARK
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Split, Task
-from flywheel.training.datasets.dataset_builder import build, draft, open_rows, unfit
+from flywheel.environments.models import Split, Task, TaskSet
+from flywheel.environments.versions.environment_terms import Terms
+from flywheel.environments.versions.environment_versions import environment
+from flywheel.training.datasets.dataset_builder import Speaker, build, demonstrations, draft, open_rows, solved, unfit
 from flywheel.training.models import Dataset
 from flywheel.trajectories.models import Step
+from tests.conftest import TOOLS
+from tests.environments.tasks import test_replay_tasks as replay_tasks
+from tests.environments.tasks.test_replay_tasks import FIND, failed, run
 from tests.training.conftest import WRONG, Room, right
 
 pytestmark = pytest.mark.django_db
@@ -199,3 +205,39 @@ def test_it_never_changes(room: Room) -> None:
     dataset = made(room)
     with pytest.raises(DatabaseError), transaction.atomic():
         Dataset.objects.filter(pk=dataset.pk).update(rows=1)
+
+
+FUNCTION = '''
+def reset(seed: int) -> dict:
+    return {}
+
+def find(state: dict, who: str) -> str:
+    """Find somebody."""
+    return "free"
+'''
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"unknown": "python", "source": 'NAMES = {"find": "calendar.find"}\n' + FUNCTION},
+        {"unknown": "model", "simulator": {"endpoint": "upstream", "model": "m"}},
+        {"unknown": "server", "server": {"base_url": "http://tools:8000"}},
+    ],
+)
+def test_rows_of_a_replay_ask_nobody_who_stands_in_for_its_tools(room: Room, settings: dict[str, Any]) -> None:
+    room.cast.project.upstream = {"base_url": "http://localhost:9", "api_key_env": ""}
+    room.cast.project.save()
+    config = {"tools": [*TOOLS, FIND], "judged": "end", **settings}
+    terms, actor = Terms(kind="episode", held_out_share=0.5), Actor(room.cast.builder)
+    row = environment(
+        project=room.cast.project, name="re", actor=actor, terms=terms, config=config, verifier={"kind": "episode"}
+    )
+    wanted = {"tool": "calendar.find", "arguments": {"who": "Ada"}}
+    task = replay_tasks.make(room.cast, row, failed(room.cast, run(room.build), wanted))
+    speaker = Speaker.of(TaskSet(environment_version=row.latest), room.base)
+    found = list(demonstrations(speaker, task, solved(speaker, task), "corrected"))
+    assert len(found) == 2
+    told = {said["content"] for one in found for said in one["prompt"] if said.get("name") == "calendar.find"}
+    assert told <= {"free on friday", MARK + ERROR}
+    assert MARK + ERROR in told

@@ -1,16 +1,18 @@
 """Environment kind `episode`: a recorded beginning, and what is wanted from there.
 
 Config: `{"tools": [definition, …], "max_turns": n, "judged": "next" | "end",
-"unknown": "error" | "stub" | "python" | "model", "error": …, "source": Python, "simulator": {"endpoint", "model"},
-"user": "replay" | "script", "script": […]}`, the source with `python` alone and the simulator with `model`.
+"unknown": "error" | "stub" | "python" | "model" | "server", "error": …, "source": Python,
+"simulator": {"endpoint", "model"}, "server": {"base_url", …}, "user": "replay" | "script", "script": […]}`; the source
+with `python` alone, the simulator with `model`, the server with `server`.
 State: `{"messages": [the recorded beginning], "replies": [{"tool", "arguments", "result"}, …], "world": {…},
 "turns": […], "script": […]}`; the replies and the turns of the user were recorded after it, and the world is what tools
 refer to. Target: `{"wanted": [item, …]}` (`wanted_items`). Verifier: `{"kind": "episode"}`.
 
 It is judged at the next action, or played on: a recorded result answers the call that it belongs to, in order; a call
 that was never recorded is answered by the environment's error, by a stub, or by what stands in for its tool: a
-function (`worlds.python_stand_in`) or a model (`model_stand_in`); and the observation says so. Words without a call are
-answered by a user (`user_turns`), until what is wanted is done or nobody has an answer.
+function (`worlds.python_stand_in`), a model (`model_stand_in`) or a team's own server (`worlds.server_stand_in`); and
+the observation says so. Words without a call are answered by a user (`user_turns`), until what is wanted is done or
+nobody has an answer.
 
 Parts of a verdict, each in [0, 1]: one for each item, by its type, and
   unsafe      1 when it calls a tool marked unsafe that nobody asked for; the score is then 0, whatever else is right
@@ -20,6 +22,7 @@ Parts of a verdict, each in [0, 1]: one for each item, by its type, and
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Protocol
 
 from flywheel.core.envs.environment import Say, Table, Task, always
@@ -30,9 +33,9 @@ from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, Verify, guarded, unscored
 
 KIND = "episode"
-SETTINGS = ("tools", "max_turns", "judged", "unknown", "error", "source", "simulator", "user", "script")
+SETTINGS = ("tools", "max_turns", "judged", "unknown", "error", "source", "simulator", "server", "user", "script")
 JUDGED = ("next", "end")
-UNKNOWN = ("error", "stub", "python", "model")
+UNKNOWN = ("error", "stub", "python", "model", "server")
 MOST_TURNS = 100
 LONGEST_ERROR = 2_000
 """Characters."""
@@ -60,6 +63,8 @@ class Waiting:
     """What the recorded run called after it."""
     since: Sequence[Answered] = ()
     """What the attempt has called, with what it was told."""
+    own: Sequence[Sequence[str | None]] = ()
+    """What the stand-in itself has answered to each of the calls in `turns`, without its mark; None for all others."""
     seed: int = 0
 
 
@@ -109,11 +114,9 @@ class EpisodeReplay:
         if not calls:
             return self._user(task, messages)
         known = _recorded(task)
-        for call in [call for message in spoken[:-1] for call in tooling.calls_of(message)]:
-            _take(known, call)
-        results = [_take(known, call) for call in calls]
+        results = [[_take(known, call) for call in tooling.calls_of(message)] for message in spoken]
         made = self._stood_in(task, messages, results, seed)
-        return [self._observation(*each) for each in zip(calls, results, made, strict=True)]
+        return [self._observation(*each) for each in zip(calls, results[-1], made, strict=True)]
 
     def verifier(self, task: Task) -> Verify:
         def verify(trace: Trace, target: Mapping[str, Any]) -> Verdict:
@@ -177,18 +180,28 @@ class EpisodeReplay:
         return say
 
     def _stood_in(
-        self, task: Task, messages: Sequence[Message], results: Sequence[Any], seed: int
+        self, task: Task, messages: Sequence[Message], results: Sequence[Sequence[Any]], seed: int
     ) -> Sequence[str | None]:
         """Return the stand-in's answers to the last message's calls, where one without a result is its own. It is told
-        of every call before, also of those of the beginning and those that a recorded result answered."""
-        calls = [tooling.calls_of(message) for message in _spoken(task, messages)]
-        asked = {call.name for call, result in zip(calls[-1], results, strict=True) if result is None} if calls else ()
+        of every call before, also of those of the beginning and those that a recorded result answered. `results` are
+        the recorded ones by message and call."""
+        attempt = _attempt(task, messages)
+        calls = [tooling.calls_of(message) for message in attempt if message.role == "assistant"]
+        asked = {call.name for call, result in zip(calls[-1], results[-1], strict=True) if result is None}
         if self.stand_in is None or not any(name in self.stand_in.names for name in asked):
-            return [None] * len(results)
+            return [None] * len(results[-1])
         before = answered(beginning(task))
         begun = [[ToolCall("", tool, dict(given))] for tool, given, _ in before]
-        told = answered(_attempt(task, messages))
-        return self.stand_in.answers(task, Waiting([*begun, *calls], results, before, later_of(task), told, seed))
+        waiting = Waiting(
+            turns=[*begun, *calls],
+            results=results[-1],
+            before=before,
+            later=later_of(task),
+            since=answered(attempt),
+            own=[*([None] for _ in begun), *_own(attempt, results, self.stand_in.mark)],
+            seed=seed,
+        )
+        return self.stand_in.answers(task, waiting)
 
     def _observation(self, call: ToolCall, recorded: Any, made: str | None) -> Message:
         if recorded is None:
@@ -243,6 +256,19 @@ def _attempt(task: Task, messages: Sequence[Message]) -> list[Message]:
 def _spoken(task: Task, messages: Sequence[Message]) -> list[Message]:
     """The attempt's own messages: those of the agent."""
     return [message for message in _attempt(task, messages) if message.role == "assistant"]
+
+
+def _own(attempt: Sequence[Message], results: Sequence[Sequence[Any]], mark: str) -> list[list[str | None]]:
+    """The stand-in's own answers to the calls of each message, without their mark; None for what it did not answer."""
+    found: list[list[str | None]] = []
+    for place, message in enumerate(attempt):
+        if message.role == "assistant":
+            recorded = results[len(found)]
+            after = takewhile(lambda each: each.role == "tool", attempt[place + 1 :])
+            said = [text.removeprefix(mark) if (text := each.content).startswith(mark) else None for each in after]
+            said += [None] * (len(recorded) - len(said))
+            found.append([None if known is not None else text for known, text in zip(recorded, said, strict=False)])
+    return found
 
 
 def _recorded(task: Task) -> list[Answered]:

@@ -196,10 +196,11 @@ class OwnWorld:
         said = [message for message in messages if message.role == "assistant"][: self.max_turns]
         for turn, message in enumerate(said):
             for number, call in enumerate(tooling.calls_of(message)):
-                found.append(_Call(call, self._refusal(call, number), turn))
+                found.append(_Call(call, self.refusal(call, number), turn))
         return found
 
-    def _refusal(self, call: ToolCall, number: int) -> str:
+    def refusal(self, call: ToolCall, number: int) -> str:
+        """The answer to a call that the world never sees, the `number`th of its message; empty for one that it does."""
         if number >= CALLS_AT_ONCE:
             return "Error: too many calls at once."
         if tooling.find(self.tools, call.name) is None:

@@ -65,6 +65,9 @@ class ServerEpisode:
     start: Any
     calls: tuple[tuple[str, Mapping[str, Any], str | None], ...]
     """Tool, arguments, and what was answered; None for one that is still to be carried out."""
+    retold: frozenset[int] = frozenset()
+    """Places of calls that the attempt was told another's answer to: they are carried out as the others, whenever the
+    first that waits after them is, and what is said to them is nobody's business."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.core.envs.worlds.own_world import world_of
-from flywheel.core.envs.worlds.server_world import ServerWorld
+from flywheel.core.envs.worlds.stand_ins import server_of
 from flywheel.core.traces import tooling
 from flywheel.edge import job_pages
 from flywheel.edge.numbers import form_key, number
@@ -140,7 +139,7 @@ def _page(
         "tools": env.tools,
         "state": state(row),
         "is_unanswered": episode_moves.unanswered(row),
-        "loses_sessions": isinstance(world := world_of(env), ServerWorld) and not world.server.resets,
+        "loses_sessions": (server := server_of(env)) is not None and not server.resets,
         "right": _right_form(row),
         "too_many": played_targets.too_many(row),
         "is_draft": is_draft(row.task),

@@ -5,13 +5,15 @@ from typing import Any
 
 from django import forms
 
-from flywheel.core.envs.worlds import server_world
+from flywheel.core.envs.worlds import server_world, stand_ins
+from flywheel.core.envs.worlds.server_stand_in import SETTINGS
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.schema_form import Json
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.pages.world_editor.world_forms import CODE, WorldSettingsForm, lines_of
 
 LONGEST_TOOLS = 512 * 1024
+SPOKEN = (("http", "HTTP: GET /tools, POST /tools/NAME"), ("mcp", "MCP over streamable HTTP"))
 
 
 class ServerForm(WorldSettingsForm):
@@ -24,9 +26,7 @@ class ServerForm(WorldSettingsForm):
         "itself, such as http://tools:8000/mcp.",
         widget=forms.TextInput(attrs={"placeholder": "http://tools:8000", "inputmode": "url"}),
     )
-    protocol = forms.ChoiceField(
-        choices=[("http", "HTTP: GET /tools, POST /tools/NAME"), ("mcp", "MCP over streamable HTTP")], initial="http"
-    )
+    protocol = forms.ChoiceField(choices=SPOKEN, initial="http")
     api_key_env = forms.CharField(
         required=False,
         max_length=100,
@@ -69,6 +69,33 @@ class ServerForm(WorldSettingsForm):
             return lines_of(server_world.tools_of(json.loads(self["tools"].value() or "[]")))
         except (VerifierError, ValueError, RecursionError):
             return []
+
+
+class StandInForm(ServerForm):
+    """A server that answers what was never recorded in a replay, which has turns and a prompt of its own."""
+
+    max_turns = system_prompt = token_limit = shows_state = None  # type: ignore[assignment]
+    resets = forms.BooleanField(
+        required=False,
+        label="It begins anew for each attempt",
+        help_text='POST /reset {"seed", "task"} answers {"session"}, which the header Flywheel-Session then names. '
+        "Recorded calls are carried out there too, so that it is where the recorded run was.",
+    )
+
+    def __init__(self, *args: Any, version: EnvironmentVersion | None = None, **kwargs: Any) -> None:
+        if version is not None:
+            server = dict(stand_ins.server_settings(version.config))
+            kwargs.setdefault("initial", server | {"tools": written(server.get("tools") or version.config["tools"])})
+        super().__init__(*args, **kwargs)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Settings of the server alone, as a trial takes them."""
+        kept = {name: self.cleaned_data[name] for name in SETTINGS if self.cleaned_data[name]}
+        return {**kept, "base_url": kept["base_url"].rstrip("/")}
+
+    def refuse(self, error: Exception) -> None:
+        super().refuse(ValueError(str(error).removeprefix("server.")))
 
 
 def written(tools: Any) -> str:

@@ -1,6 +1,7 @@
 """Worlds of a team's own Python in the browser: editing one, trying it, writing its tasks, saying what is right."""
 
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +18,7 @@ from flywheel.core.envs.worlds import own_world, server_world
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState
 from flywheel.environments.models import Environment, Play, WorldTrial
-from flywheel.environments.pages.world_editor.server_forms import ServerForm, written
+from flywheel.environments.pages.world_editor.server_forms import ServerForm, StandInForm, written
 from flywheel.environments.pages.world_editor.world_forms import (
     CallForm,
     ConfigForm,
@@ -43,18 +44,17 @@ FORMS: dict[str, type[ConfigForm | ServerForm | FunctionsForm]] = {
 @require_http_methods(["GET", "POST"])
 @requires(Permission.BUILD)
 def edit(request: PageRequest, world: str) -> HttpResponse:
-    """The source and the settings of a world, or a replay's functions; saving makes the next version."""
+    """The source and the settings of a world, or what stands in for a replay's tools: functions, or with `by=server`
+    a tool server. Saving makes the next version."""
     row = get_object_or_404(Environment, project=request.project, name=world, kind__in=FORMS)
     version = latest(row)
     is_replay = row.kind == episode_replay.KIND
-    form = FORMS[row.kind](request.POST or None, version=version)
+    is_server = is_replay and request.GET.get("by", version.config.get("unknown")) == "server"
+    form = (StandInForm if is_server else FORMS[row.kind])(request.POST or None, version=version)
     if request.method == "POST" and form.is_valid():
-        kept = version.config | {"unknown": "python", "judged": "end"} if is_replay else {}
-        kept.pop("simulator", None)  # the functions take its place
+        config = _replay_config(version.config, form) if is_replay else form.config
         try:
-            made = environment_version(
-                environment=row, actor=request.actor, config=kept | form.config, verifier=version.verifier
-            )
+            made = environment_version(environment=row, actor=request.actor, config=config, verifier=version.verifier)
         except FieldError as error:
             form.refuse(error)
         else:
@@ -69,17 +69,25 @@ def edit(request: PageRequest, world: str) -> HttpResponse:
         "form": form,
         "tools": form.tool_lines,
         "is_replay": is_replay,
+        "is_server": is_server,
         "becomes_played": is_replay and version.config.get("judged") != "end",
     }
     return render(request, "environments/world.html", context, status=422 if form.errors else 200)
+
+
+def _replay_config(before: Mapping[str, Any], form: DraftForm) -> dict[str, Any]:
+    """The settings of a replay in which what stands in the form takes the place of whatever stood in for its tools."""
+    kept = {name: value for name, value in before.items() if name not in ("source", "simulator", "server")}
+    if isinstance(form, StandInForm):
+        return kept | {"judged": "end", "unknown": "server", "server": form.config}
+    return kept | {"judged": "end", "unknown": "python", **form.config}
 
 
 @require_POST
 @requires(Permission.BUILD)
 def try_world(request: PageRequest) -> HttpResponse:
     """Show the tools that a draft defines, and let a worker begin it and make a call; of a server, read them."""
-    kind = ServerForm if "base_url" in request.POST else ConfigForm if "max_turns" in request.POST else FunctionsForm
-    form: DraftForm = kind(request.POST)
+    form = _draft_form(request)
     calling = CallForm(request.POST)
     trial: WorldTrial | None = None
     if form.is_valid() and calling.is_valid():
@@ -98,6 +106,14 @@ def try_world(request: PageRequest) -> HttpResponse:
     problems = [text for each in (form, calling) for texts in each.errors.values() for text in texts]
     context = {"trial": trial, "problems": problems, "tools": form.tool_lines}
     return render(request, "environments/_world_trial.html", context, status=200 if trial else 422)
+
+
+def _draft_form(request: PageRequest) -> DraftForm:
+    """The form that was sent, told by its fields."""
+    is_whole = "max_turns" in request.POST
+    if "base_url" in request.POST:
+        return (ServerForm if is_whole else StandInForm)(request.POST)
+    return (ConfigForm if is_whole else FunctionsForm)(request.POST)
 
 
 @require_GET
