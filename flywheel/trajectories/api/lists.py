@@ -19,6 +19,7 @@ from flywheel.trajectories.operations import bulk_actions
 from flywheel.trajectories.search import saved_views
 from flywheel.trajectories.search.facets import facets_of
 from flywheel.trajectories.search.query import parse
+from flywheel.trajectories.search.walk_limit import limited
 
 router = Router(tags=["trajectories"])
 
@@ -152,7 +153,8 @@ def get_facets(request: HttpRequest, q: str = "") -> dict[str, Any]:
     if query.problems:
         raise Unreadable(" ".join(query.problems), field="q")
     project = keyed(request).project
-    found, counted = facets_of(query.apply(Trajectory.objects.filter(project=project), project.pk))
+    with limited(query):
+        found, counted = facets_of(query.apply(Trajectory.objects.filter(project=project), project.pk))
     return {"counted": counted, "facets": [asdict(facet) for facet in found]}
 
 

@@ -24,6 +24,7 @@ from flywheel.trajectories.ingest.admission import Busy
 from flywheel.trajectories.models import Batch, Feedback, Step, Trajectory
 from flywheel.trajectories.operations.deletion import delete
 from flywheel.trajectories.search.query import parse
+from flywheel.trajectories.search.walk_limit import limited
 from flywheel.trajectories.store.rows.trajectory_rows import home_of
 from flywheel.trajectories.store.stored_traces import complete, step_of
 
@@ -185,14 +186,15 @@ class BatchOut(Schema):
 
 @router.get("/trajectories", response=page_of(TrajectoryOut), auth=Key(Scope.READ))
 def list_trajectories(request: HttpRequest, query: Query[SearchQuery]) -> dict[str, Any]:
-    """Newest first, filtered by `q`."""
+    """Newest first, filtered by `q`. One that would look at too many trajectories for what matches is refused."""
     wanted = parse(query.q)
     if wanted.problems:
         raise Unreadable(" ".join(wanted.problems))
     project = keyed(request).project
     every = Trajectory.objects.filter(project=project)
     rows = every.select_related("agent", "version").defer("claims", "metadata", "attributes", "tools", "interventions")
-    return paginate(wanted.apply(every, project.pk), query, keys=("started_at", "id"), read=rows.in_bulk)
+    with limited(wanted):
+        return paginate(wanted.apply(every, project.pk), query, keys=("started_at", "id"), read=rows.in_bulk)
 
 
 @router.get("/trajectories/export", auth=Key(Scope.READ), response={200: Any})
