@@ -67,6 +67,8 @@ class TagIn(Selection):
 class ExportIn(Selection):
     format: str = "atif"
     """`atif`, `otlp`, `openai`, `openai-bare` or `csv`."""
+    cols: list[str] = []
+    """Attributes that were sent, such as `attr.app.release`, to be written too."""
 
 
 class QueueIn(Selection):
@@ -191,7 +193,7 @@ def tag_trajectories(request: HttpRequest, wanted: TagIn) -> Status[Bulk]:
 @router.post("/bulk/export", response={202: BulkOut}, auth=Key(Scope.READ))
 def export_many(request: HttpRequest, wanted: ExportIn) -> Status[Bulk]:
     """Write many into a file in the background; `GET /bulk/{id}/file` gives it, for a week."""
-    return _submit(request, "export", wanted, {"format": wanted.format})
+    return _submit(request, "export", wanted, {"format": wanted.format, "columns": wanted.cols})
 
 
 @router.post("/bulk/queue", response={202: BulkOut}, auth=Key(Scope.REVIEW))

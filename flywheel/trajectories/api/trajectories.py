@@ -45,6 +45,9 @@ class ExportQuery(Schema):
     """The filter bar's language."""
     id: list[str] = []
     """Trace ids, instead of `q`."""
+    cols: list[str] = []
+    """Attributes that were sent, such as `attr.app.release`, beside what the format has of itself: columns of a CSV
+    table, `metadata.attributes` or ATIF's `extra.attributes`."""
 
 
 class StepsQuery(Schema):
@@ -201,7 +204,7 @@ def list_trajectories(request: HttpRequest, query: Query[SearchQuery]) -> dict[s
 def export_trajectories(request: HttpRequest, asked: Query[ExportQuery]) -> Any:
     """JSON Lines of the trajectories that match `q`, or of those with the given ids: as ATIF, OTLP JSON or OpenAI chat.
     Imported again, it gives the same trajectories."""
-    return trajectory_export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id)
+    return trajectory_export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id, columns=asked.cols)
 
 
 @router.get("/trajectories/{trace_id}", response=TrajectoryWithSteps, auth=Key(Scope.READ))

@@ -96,7 +96,11 @@ def export(request: PageRequest) -> HttpResponseBase:
     asked = request.GET
     try:
         return trajectory_export.answer(
-            request, format=asked.get("format", "atif"), q=asked.get("q", ""), ids=asked.getlist("id")
+            request,
+            format=asked.get("format", "atif"),
+            q=asked.get("q", ""),
+            ids=asked.getlist("id"),
+            columns=asked.get("cols", "").split(","),
         )
     except trajectory_export.BadSelection as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
