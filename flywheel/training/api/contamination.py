@@ -46,7 +46,7 @@ class ContaminationOut(Schema):
 @router.get("/datasets/{name}/{version}/contamination", response=list[ContaminationOut], auth=Key(Scope.READ))
 def list_dataset_contamination(request: HttpRequest, name: str, version: int) -> list[leaks.Beside]:
     """The dataset beside every held-out part of the project; those that are too large to check now are left out."""
-    return leaks.beside(contamination_checks.shown(dataset_of(request, name, version)))
+    return leaks.beside(contamination_checks.at_hand(dataset_of(request, name, version)))
 
 
 @router.post("/datasets/{name}/{version}/contamination", response=list[ContaminationOut], auth=Key(Scope.TRAIN))

@@ -81,6 +81,8 @@ class RunOut(Schema):
     attempt: int
     error_kind: str
     error: str
+    message: str
+    """What it does where no step says so, such as comparing its data with held-out tasks before it trains."""
     baseline: int | None = Field(alias="baseline_id")
     evaluation: int | None = Field(alias="evaluation_id")
     produced: Ref | None

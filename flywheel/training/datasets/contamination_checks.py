@@ -1,19 +1,21 @@
 """Datasets against held-out sets: what is found is kept once for each pair, for both never change.
 
-    check_all(dataset)              against every task set of the project, when it is built
+    at_hand(dataset)                against every task set of the project, as far as nobody has to wait for it
+    check_all(dataset)              against every one, however long it takes
     checked(dataset, task_set)      one pair, found now where it was not yet
     check_version(version, task_set)    all that a version learnt from, found when it is evaluated on the set
     kept_checks(datasets, task_sets)      of these pairs those that were found already
     preview(draft)                  the same for rows that are not kept yet
     reports(project, rows)          the same for rows of a file, a part of which is held at a time
 
-A dataset of a task set is checked where it is built, in that request: the work is about linear. One from elsewhere is
-checked by the worker that builds it. Pages make up for pairs that are missing (a set that was frozen after the dataset)
-where that is a matter of a second; launching, evaluating and proposing always do.
+The work is about linear, and minutes for hundreds of thousands of rows. So a dataset of a task set is checked where it
+is built if that is a matter of a second, and one from elsewhere by the worker that builds it. Pages and launches make
+up for pairs that are missing (a set that was frozen after the dataset) under the same condition; the worker of a
+training run or of an eval, and proposing, always do.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,15 +41,18 @@ from flywheel.training.models import ContaminationCheck, Dataset, TrainingRun
 AT_ONCE = 3_000
 """Rows and held-out tasks together that a page compares while somebody waits."""
 
+Tell = Callable[[], None]
+"""Is called at each row that is read; what it raises ends the check, and nothing of it is kept."""
+
 
 def check_all(dataset: Dataset) -> list[ContaminationCheck]:
     """The checks against every task set of the project, those that are missing made now."""
     return _make(dataset, TaskSet.objects.filter(project=dataset.project_id))
 
 
-def checked(dataset: Dataset, task_set: TaskSet) -> ContaminationCheck:
-    """The check of this pair."""
-    (found,) = _make(dataset, TaskSet.objects.filter(pk=task_set.pk))
+def checked(dataset: Dataset, task_set: TaskSet, tell: Tell = lambda: None) -> ContaminationCheck:
+    """The check of this pair, made now where it is missing."""
+    (found,) = _make(dataset, TaskSet.objects.filter(pk=task_set.pk), tell)
     return found
 
 
@@ -64,8 +69,9 @@ def kept_checks(
     return {(check.dataset_id, check.task_set_id): check for check in rows}
 
 
-def shown(dataset: Dataset) -> list[ContaminationCheck]:
-    """The checks that a page of the dataset shows, what is missing made up for where that is quick (`AT_ONCE`)."""
+def at_hand(dataset: Dataset) -> list[ContaminationCheck]:
+    """The checks that nobody has to wait for: those that are kept, what is missing made up for where that is quick
+    (`AT_ONCE`)."""
     held_out = TaskSetMember.objects.filter(task_set__project=dataset.project_id, split__in=MEASURED)
     if dataset.rows + held_out.order_by().values("task").distinct().count() <= AT_ONCE:
         return check_all(dataset)
@@ -91,9 +97,14 @@ def keep(dataset: Dataset, found: Mapping[TaskSet, Report]) -> None:
     )
 
 
+def report_of(check: ContaminationCheck | Report) -> dict[str, Any]:
+    """Return what was found, as it is kept."""
+    return check.as_dict() if isinstance(check, Report) else dict(check.report)
+
+
 def refusal(check: ContaminationCheck | Report, task_set: TaskSet) -> str:
     """Why nothing may be trained on this and measured on that; empty when it may."""
-    report = check.as_dict() if isinstance(check, Report) else check.report
+    report = report_of(check)
     if not report["blocked"]:
         return ""
     first = report["findings"][0]  # the levels that block come first, and of none are all findings kept
@@ -136,12 +147,12 @@ def _kept(dataset: Dataset) -> Any:
     return dataset.contamination_checks.filter(method=METHOD).select_related("task_set", "dataset")
 
 
-def _make(dataset: Dataset, sets: Any) -> list[ContaminationCheck]:
+def _make(dataset: Dataset, sets: Any, tell: Tell = lambda: None) -> list[ContaminationCheck]:
     sets = list(sets.order_by("-pk"))
     kept = set(_kept(dataset).filter(task_set__in=sets).values_list("task_set_id", flat=True))
     if missing := [row for row in sets if row.pk not in kept]:
         items, members = _held_out(missing)
-        keep(dataset, _reports(_rows(dataset), dataset.task_sets, missing, items, members))
+        keep(dataset, _reports(_along(_rows(dataset), tell), dataset.task_sets, missing, items, members))
     return list(_kept(dataset).filter(task_set__in=sets).order_by("-task_set_id"))
 
 
@@ -184,6 +195,12 @@ def _item(task: Task) -> Item:
 
 def _sources(task: Task) -> list[str]:
     return [f"trajectory {task.source.trace_id}"] if task.source else []
+
+
+def _along(rows: Iterable[dict[str, Any]], tell: Tell) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        tell()
+        yield row
 
 
 def _rows(dataset: Dataset) -> Iterator[dict[str, Any]]:

@@ -23,8 +23,10 @@ from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.datasets.dataset_builder import draft, kept
 from flywheel.training.datasets.dataset_files import Draft
-from flywheel.training.models import Dataset, Point, TrainingRun
+from flywheel.training.models import ContaminationCheck, Dataset, Point, TrainingRun
 
+FIRST_ROWS = 3
+"""Rows that the page shows of a dataset that is there."""
 EARLIER = 5
 """Earlier runs that a duration is estimated from."""
 
@@ -38,13 +40,15 @@ class Data:
     train_clusters: int
     held_out_clusters: int
     draft: Draft | None
+    """Of a dataset that is there, its first rows."""
+    rows: int
     problem: str
     """Why there are no rows."""
     guards: int
     """Train tasks that were made of successes."""
-    leaks: Report | None
+    leaks: dict[str, Any] | None
     """What the rows have of the held-out tasks; None without rows, or with too many to look while a page waits."""
-    elsewhere: list[tuple[TaskSet, Report]]
+    elsewhere: list[tuple[TaskSet, dict[str, Any]]]
     """Other held-out sets that the rows block: a version that learnt from them cannot be compared there."""
     blocked: str
     """Why these rows may not be trained on with this set."""
@@ -73,34 +77,43 @@ def data_of(
     made, problem = None, ""
     try:
         if dataset is not None:
-            made = kept(dataset)
+            made = kept(dataset, FIRST_ROWS)
         else:
             version = baseline.version if baseline else None
             made = draft(kind=kind, task_set=task_set, version=version, rollouts=rollouts, leave_out=leave_out)
     except Refused as error:
         problem = error.problem
-    found = contamination_checks.preview(made.rows, task_set) if made else None
-    leaks = found[task_set] if found else None
+    found = _leaks(made, dataset, task_set) if made else {}
+    leaks = found.get(task_set)
+    reports = {each: contamination_checks.report_of(check) for each, check in found.items()}
     return Data(
         train=sum(split == Split.TRAIN for split, _ in members),
         held_out=sum(split == Split.HELD_OUT for split, _ in members),
         train_clusters=len(clusters[Split.TRAIN]),
         held_out_clusters=len(clusters[Split.HELD_OUT]),
         draft=made,
+        rows=dataset.rows if dataset else len(made.rows) if made else 0,
         problem=problem,
         guards=made.recipe["tasks"] - made.recipe["from_failures"] if made else 0,
-        leaks=leaks,
-        elsewhere=[(each, report) for each, report in (found or {}).items() if each != task_set and report.blocked],
-        blocked=contamination_checks.refusal(leaks, task_set) or _guarded(found, baseline) if found and leaks else "",
+        leaks=reports.get(task_set),
+        elsewhere=[(each, report) for each, report in reports.items() if each != task_set and report["blocked"]],
+        blocked=(leaks and contamination_checks.refusal(leaks, task_set)) or _guarded(found, baseline),
         warning=_out_of_range(baseline, kind),
     )
 
 
-def _guarded(found: Mapping[TaskSet, Report], baseline: EvalRun | None) -> str:
+def _leaks(made: Draft, dataset: Dataset | None, task_set: TaskSet) -> Mapping[TaskSet, ContaminationCheck | Report]:
+    """Look up or find, as far as nobody has to wait for it, what the rows have of each held-out set."""
+    if dataset is not None:
+        return {check.task_set: check for check in contamination_checks.at_hand(dataset)}
+    return contamination_checks.preview(made.rows, task_set) or {}
+
+
+def _guarded(found: Mapping[TaskSet, ContaminationCheck | Report], baseline: EvalRun | None) -> str:
     """Say what the data has of a regression suite of the agent that learns from it."""
     guards = suite_definitions.present(baseline.version.agent) if baseline else ()
-    said = [contamination_checks.suite_refusal(found[suite.task_set], suite) for suite in guards]
-    return next(filter(None, said), "")
+    checks = [(found[suite.task_set], suite) for suite in guards if suite.task_set in found]
+    return next(filter(None, (contamination_checks.suite_refusal(*each) for each in checks)), "")
 
 
 def success_of(run: EvalRun | None) -> dict[str, Any] | None:

@@ -14,10 +14,9 @@ from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import TaskSet
-from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
-from flywheel.training.datasets import contamination_checks, dataset_builder
-from flywheel.training.launch import reward_lock
+from flywheel.training.datasets import dataset_builder
+from flywheel.training.launch import leak_refusals, reward_lock
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 
@@ -54,9 +53,10 @@ class LaunchRequest:
 def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
     """Freeze every reference and queue the run. Returns it and whether it is new.
 
-    Data that has a held-out task of the set is refused; nobody can override that. What learns from a reward is refused
-    until its audit is green or overridden (`reward_lock`). Raises Refused, also when
-    there is nothing to train on.
+    Data that has a held-out task of the set is refused, here as far as that is known without waiting and else by the
+    run's worker before its trainer starts (`leak_refusals`); nobody can override that. What learns from a reward is
+    refused until its audit is green or overridden (`reward_lock`). Raises Refused, also when there is nothing to train
+    on.
     """
     base, task_set = request.base, request.task_set
     if launched := TrainingRun.objects.filter(project=task_set.project, idempotency_key=request.key).first():
@@ -130,7 +130,7 @@ def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Acto
         raise Refused(f"{dataset} belongs to another project", field="dataset")
     if problem := dataset_builder.unfit(dataset, request.base):
         raise Refused(f"{problem}; build one for {request.base}", field="dataset")
-    _refuse_contamination(request.base, dataset, task_set)
+    leak_refusals.refuse_at_hand(request.base, dataset, task_set)
     _refuse_judges(algorithm, dataset)
     return dataset
 
@@ -208,20 +208,6 @@ def untrainable(base: Version) -> str:
             "datasets of its trajectories, and serve the result to the program"
         )
     return "" if base.weights else f"{base} has no weights here; only a version with its own weights can be trained"
-
-
-def _refuse_contamination(base: Version, dataset: Dataset, task_set: TaskSet) -> None:
-    """Raise Refused when the data, or what the base learnt from, has anything of the held-out tasks; when the data
-    has anything of a regression suite of the base's agent."""
-    for where, each in (
-        ("dataset", dataset),
-        *(("base", earlier) for earlier in contamination_checks.datasets_of(base)),
-    ):
-        if problem := contamination_checks.refusal(contamination_checks.checked(each, task_set), task_set):
-            raise Refused(f"{problem}; the data is {each}", field=where)
-    for suite in suite_definitions.present(base.agent):
-        if problem := contamination_checks.suite_refusal(contamination_checks.checked(dataset, suite.task_set), suite):
-            raise Refused(f"{problem}; the data is {dataset}", field="dataset")
 
 
 def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:

@@ -60,7 +60,7 @@ def dataset_page(request: PageRequest, name: str, version: int) -> HttpResponse:
         **_left_out(found),
         "problem": problem,
         "rollouts": EvalRun.objects.filter(project=request.project, pk=found.recipe.get("eval_run") or 0).first(),
-        "beside": leaks.beside(contamination_checks.shown(found)),
+        "beside": leaks.beside(contamination_checks.at_hand(found)),
         "runs": found.training_runs.select_related("base__agent", "produced__agent").order_by("-pk")[:RUNS_SHOWN],
         "lineage": run_details.dataset_lineage(found),
         "mix": dataset_mix.parts_of(found),

@@ -16,6 +16,7 @@ from flywheel.edge.paging import page_at
 from flywheel.edge.polling import progress, unchanged
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
+from flywheel.training.datasets.contamination_checks import kept_checks
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
@@ -64,6 +65,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "algorithm": ALGORITHMS[found.algorithm],
         "overridden": run_control.needs_reason(found.algorithm, found.recommendation) if found.recommendation else "",
         "reward": reward_lock.kept(found),
+        "contamination": next(iter(kept_checks([found.dataset], [found.task_set]).values()), None),
     }
     return render(request, "training/run.html", {**_live(found), **defaults})
 

@@ -19,6 +19,7 @@ from flywheel.trajectories.operations import bulk_actions
 from flywheel.trajectories.search import saved_views
 from flywheel.trajectories.search.facets import facets_of
 from flywheel.trajectories.search.query import parse
+from flywheel.trajectories.search.walk_limit import limited
 
 router = Router(tags=["trajectories"])
 
@@ -66,6 +67,8 @@ class TagIn(Selection):
 class ExportIn(Selection):
     format: str = "atif"
     """`atif`, `otlp`, `openai`, `openai-bare` or `csv`."""
+    cols: list[str] = []
+    """Attributes that were sent, such as `attr.app.release`, to be written too."""
 
 
 class QueueIn(Selection):
@@ -152,7 +155,8 @@ def get_facets(request: HttpRequest, q: str = "") -> dict[str, Any]:
     if query.problems:
         raise Unreadable(" ".join(query.problems), field="q")
     project = keyed(request).project
-    found, counted = facets_of(query.apply(Trajectory.objects.filter(project=project), project.pk))
+    with limited(query):
+        found, counted = facets_of(query.apply(Trajectory.objects.filter(project=project), project.pk))
     return {"counted": counted, "facets": [asdict(facet) for facet in found]}
 
 
@@ -189,7 +193,7 @@ def tag_trajectories(request: HttpRequest, wanted: TagIn) -> Status[Bulk]:
 @router.post("/bulk/export", response={202: BulkOut}, auth=Key(Scope.READ))
 def export_many(request: HttpRequest, wanted: ExportIn) -> Status[Bulk]:
     """Write many into a file in the background; `GET /bulk/{id}/file` gives it, for a week."""
-    return _submit(request, "export", wanted, {"format": wanted.format})
+    return _submit(request, "export", wanted, {"format": wanted.format, "columns": wanted.cols})
 
 
 @router.post("/bulk/queue", response={202: BulkOut}, auth=Key(Scope.REVIEW))

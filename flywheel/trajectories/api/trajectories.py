@@ -24,6 +24,7 @@ from flywheel.trajectories.ingest.admission import Busy
 from flywheel.trajectories.models import Batch, Feedback, Step, Trajectory
 from flywheel.trajectories.operations.deletion import delete
 from flywheel.trajectories.search.query import parse
+from flywheel.trajectories.search.walk_limit import limited
 from flywheel.trajectories.store.rows.trajectory_rows import home_of
 from flywheel.trajectories.store.stored_traces import complete, step_of
 
@@ -44,6 +45,9 @@ class ExportQuery(Schema):
     """The filter bar's language."""
     id: list[str] = []
     """Trace ids, instead of `q`."""
+    cols: list[str] = []
+    """Attributes that were sent, such as `attr.app.release`, beside what the format has of itself: columns of a CSV
+    table, `metadata.attributes` or ATIF's `extra.attributes`."""
 
 
 class StepsQuery(Schema):
@@ -185,21 +189,22 @@ class BatchOut(Schema):
 
 @router.get("/trajectories", response=page_of(TrajectoryOut), auth=Key(Scope.READ))
 def list_trajectories(request: HttpRequest, query: Query[SearchQuery]) -> dict[str, Any]:
-    """Newest first, filtered by `q`."""
+    """Newest first, filtered by `q`. One that would look at too many trajectories for what matches is refused."""
     wanted = parse(query.q)
     if wanted.problems:
         raise Unreadable(" ".join(wanted.problems))
     project = keyed(request).project
     every = Trajectory.objects.filter(project=project)
     rows = every.select_related("agent", "version").defer("claims", "metadata", "attributes", "tools", "interventions")
-    return paginate(wanted.apply(every, project.pk), query, keys=("started_at", "id"), read=rows.in_bulk)
+    with limited(wanted):
+        return paginate(wanted.apply(every, project.pk), query, keys=("started_at", "id"), read=rows.in_bulk)
 
 
 @router.get("/trajectories/export", auth=Key(Scope.READ), response={200: Any})
 def export_trajectories(request: HttpRequest, asked: Query[ExportQuery]) -> Any:
     """JSON Lines of the trajectories that match `q`, or of those with the given ids: as ATIF, OTLP JSON or OpenAI chat.
     Imported again, it gives the same trajectories."""
-    return trajectory_export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id)
+    return trajectory_export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id, columns=asked.cols)
 
 
 @router.get("/trajectories/{trace_id}", response=TrajectoryWithSteps, auth=Key(Scope.READ))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flywheel.core.traces import Message, Trace
+from flywheel.trajectories.formats.semantics import sent_attributes
 from flywheel.trajectories.models import Trajectory
 
 LONGEST = 32_000
@@ -93,10 +94,12 @@ COLUMNS: dict[str, Cell] = {
 }
 
 
-def row_of(row: Trajectory, trace: Trace) -> bytes:
-    """The trajectory as one record. What is not known is an empty cell, never 0."""
+def row_of(row: Trajectory, trace: Trace, keys: Sequence[str] = ()) -> bytes:
+    """The trajectory as one record, with the attributes of these keys behind. What is not known is an empty cell, never
+    0."""
     said = trace.conversation()
-    return record([cell(row, said) for cell in COLUMNS.values()])
+    sent = [", ".join(sent_attributes.values_of(row.attributes, key)) for key in keys]
+    return record([*(cell(row, said) for cell in COLUMNS.values()), *sent])
 
 
 def record(values: list[Any]) -> bytes:
@@ -107,5 +110,6 @@ def record(values: list[Any]) -> bytes:
     return written.getvalue().encode()
 
 
-HEAD = b"\xef\xbb\xbf" + record(list(COLUMNS))
-"""Begins with the mark by which spreadsheets know UTF-8."""
+def head(keys: Sequence[str] = ()) -> bytes:
+    """The first record. It begins with the mark by which spreadsheets know UTF-8."""
+    return b"\xef\xbb\xbf" + record([*COLUMNS, *(f"attr.{key}" for key in keys)])

@@ -6,7 +6,7 @@ of them and rows that arrive meanwhile shift nothing. Who took what is in the au
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,10 @@ from flywheel.system.sql import give_back
 from flywheel.trajectories.formats.harnesses import atif
 from flywheel.trajectories.formats.observability import otlp_documents
 from flywheel.trajectories.formats.openai import openai_chat
+from flywheel.trajectories.formats.semantics import sent_attributes
 from flywheel.trajectories.import_export import spreadsheet
 from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.search import list_columns
 from flywheel.trajectories.search.query import parse
 from flywheel.trajectories.store.stored_traces import traces_of
 
@@ -41,8 +43,9 @@ class Export:
     name: str
     label: str
     description: str
-    line: Callable[[Trajectory, Trace], bytes]
-    head: bytes = b""
+    line: Callable[[Trajectory, Trace, Sequence[str]], bytes]
+    """Of a trajectory, with the attributes of these keys."""
+    head: Callable[[Sequence[str]], bytes] = lambda _: b""
     """What the file begins with."""
     ending: str = "jsonl"
     media_type: str = "application/x-ndjson"
@@ -51,14 +54,26 @@ class Export:
         return f"{stem}.{self.name}.{self.ending}" if self.name != self.ending else f"{stem}.{self.ending}"
 
 
-def _json(dump: Callable[[Trace], dict[str, Any]]) -> Callable[[Trajectory, Trace], bytes]:
-    return lambda _, trace: json.dumps(dump(trace), ensure_ascii=False).encode() + b"\n"
+def _json(dump: Callable[[Trace], dict[str, Any]], place: str = "") -> Callable[..., bytes]:
+    """A line of JSON; what attributes were chosen stands in the object of this name, where it is read back as metadata.
+    Without one the format has no place for them."""
+
+    def line(row: Trajectory, trace: Trace, keys: Sequence[str]) -> bytes:
+        document = dump(trace)
+        sent = {key: values for key in keys if (values := sent_attributes.values_of(row.attributes, key))}
+        if place and sent:
+            document.setdefault(place, {})["attributes"] = sent
+        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+    return line
 
 
 EXPORTS = {
     entry.name: entry
     for entry in (
-        Export("atif", "ATIF", "one trajectory a line, with token ids and log-probabilities", _json(atif.dump)),
+        Export(
+            "atif", "ATIF", "one trajectory a line, with token ids and log-probabilities", _json(atif.dump, "extra")
+        ),
         Export(
             "otlp",
             "OTLP JSON",
@@ -66,7 +81,10 @@ EXPORTS = {
             _json(otlp_documents.dump),
         ),
         Export(
-            "openai", "OpenAI chat", "one conversation a line, with everything else beside it", _json(openai_chat.dump)
+            "openai",
+            "OpenAI chat",
+            "one conversation a line, with everything else beside it",
+            _json(openai_chat.dump, "metadata"),
         ),
         Export(
             "openai-bare",
@@ -79,7 +97,7 @@ EXPORTS = {
             "CSV",
             "one trajectory a row, for spreadsheets: request, answer and figures without the steps between",
             spreadsheet.row_of,
-            spreadsheet.HEAD,
+            spreadsheet.head,
             "csv",
             "text/csv; charset=utf-8",
         ),
@@ -102,20 +120,19 @@ def selection(project_id: int, q: str = "", ids: Iterable[str] = ()) -> QuerySet
 
 
 def answer(
-    request: PageRequest | KeyRequest, *, format: str, q: str = "", ids: Iterable[str] = ()
+    request: PageRequest | KeyRequest, *, format: str, q: str = "", ids: Iterable[str] = (), columns: Iterable[str] = ()
 ) -> StreamingHttpResponse:
-    """A download of the selection. Raises BadSelection."""
+    """A download of the selection, with the attributes among the columns. Raises BadSelection."""
     entry = EXPORTS.get(format)
     if entry is None:
         raise BadSelection(f"format: {format!r} is not one of {', '.join(EXPORTS)}")
     chosen = list(ids)
-    rows = selection(request.project.pk, q, chosen)
+    rows, keys = selection(request.project.pk, q, chosen), attribute_keys(columns)
 
     def content() -> Iterator[bytes]:
         audit(request, "trajectories.export", f"as {entry.label}", q=q, ids=chosen[:20], format=format)
-        if entry.head:
-            yield entry.head
-        yield from lines(rows, entry)
+        yield entry.head(keys)
+        yield from lines(rows, entry, keys)
 
     name = entry.filename(f"{request.project.slug}-{timezone.now():%Y%m%d-%H%M}")
     response = StreamingHttpResponse(content(), content_type=entry.media_type)
@@ -125,13 +142,20 @@ def answer(
     return response
 
 
-def lines(rows: QuerySet[Trajectory], entry: Export) -> Iterator[bytes]:
+def attribute_keys(columns: Iterable[str]) -> list[str]:
+    """The keys of attributes among columns of the list."""
+    return [
+        key.removeprefix(list_columns.ATTRIBUTE) for key in list_columns.attributes_in(list_columns.existing(columns))
+    ]
+
+
+def lines(rows: QuerySet[Trajectory], entry: Export, keys: Sequence[str] = ()) -> Iterator[bytes]:
     """One line for each trajectory, newest first."""
     for few in _batches(rows):
         traces = traces_of(few)
         give_back()  # a download may be slow, and there are more threads than connections
         for row in few:
-            yield entry.line(row, traces.pop(row.pk))
+            yield entry.line(row, traces.pop(row.pk), keys)
 
 
 def _batches(rows: QuerySet[Trajectory]) -> Iterator[list[Trajectory]]:

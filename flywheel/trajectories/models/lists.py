@@ -15,7 +15,7 @@ class View(models.Model):
     name = models.CharField(max_length=100)
     q = models.TextField(blank=True)
     """In the filter bar's language."""
-    columns = ArrayField(models.CharField(max_length=32), default=list, blank=True)
+    columns = ArrayField(models.CharField(max_length=100), default=list, blank=True)
     """Empty for those that each person has chosen."""
     is_shared = models.BooleanField(default=False)
     """Seen by everyone in the project; changed by its owner alone."""
@@ -34,7 +34,7 @@ class Taste(models.Model):
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
-    columns = ArrayField(models.CharField(max_length=32), default=list, blank=True)
+    columns = ArrayField(models.CharField(max_length=100), default=list, blank=True)
     """Empty for the usual ones."""
     view = models.ForeignKey(View, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
     """What the list opens with."""

@@ -256,8 +256,9 @@ def _export(job: Bulk, keys: list[int]) -> Done:
         file.seek(size)
         count = 0
         if not size:
-            file.write(entry.head)
-        for line in trajectory_export.lines(Trajectory.objects.filter(pk__in=keys), entry):
+            file.write(entry.head(job.options.get("attributes", ())))
+        rows = Trajectory.objects.filter(pk__in=keys)
+        for line in trajectory_export.lines(rows, entry, job.options.get("attributes", ())):
             file.write(line)
             count += 1
         file.flush()
@@ -273,7 +274,8 @@ def _check_export(_: Project, options: dict[str, Any]) -> dict[str, Any]:
         raise BadBulk(
             f"format: {options.get('format')!r} is unknown, one of {', '.join(trajectory_export.EXPORTS)} is wanted"
         )
-    return {"format": options["format"]}
+    keys = trajectory_export.attribute_keys(options.get("columns", ()))
+    return {"format": options["format"]} | ({"attributes": keys} if keys else {})
 
 
 def file_of(job: Bulk, name: str = "") -> Path:

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from flywheel.edge.numbers import number
 from flywheel.trajectories.formats.semantics import attribute_plans
+from flywheel.trajectories.formats.semantics.sent_attributes import LONGEST_KEY, LONGEST_VALUE
 from flywheel.trajectories.models import Comment, Feedback, Label, ModelCall, Outcome, Source
 from flywheel.trajectories.search import ranges
 from flywheel.trajectories.search.grammar import Value
@@ -73,9 +74,34 @@ class _AnyLike(Lookup):
         return f"CASE WHEN {somewhere} THEN {exactly} ELSE false END", params
 
 
+class _Sent(Lookup):
+    """Whether an item of the array is, or begins like, what a tsquery says (`_sent`): a GIN index of them finds
+    beginnings, one of the array itself does not."""
+
+    lookup_name = "sent"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        left, left_params = self.process_lhs(compiler, connection)
+        return f"array_to_tsvector({left}) @@ %s::tsquery", (*left_params, self.rhs)
+
+
+class _SentOften(_Sent):
+    """The same of what many rows have. As a CASE, as above: of beginnings the planner guesses that hardly a row has
+    them, and would read and sort all that do."""
+
+    lookup_name = "sent_often"
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        condition, params = super().as_sql(compiler, connection)
+        return f"CASE WHEN {condition} THEN true ELSE false END", params
+
+
 CharField.register_lookup(_Like)
 TextField.register_lookup(_Like)
 ArrayField.register_lookup(_AnyLike)
+ArrayField.register_lookup(_Sent)
+ArrayField.register_lookup(_SentOften)
 
 
 def _glob(value: Value) -> str:
@@ -199,11 +225,27 @@ def _attribute(key: str, value: Value) -> Q:
     if attribute_plans.reads(key):
         raise Problem(f"attr.{key}: attributes of this name are read as what a step says, and cannot be filtered by.")
     _no_comparison(f"attr.{key}", value)
-    if pattern := _glob(value):
-        is_sent = Q(attributes__contains=[key])
-        name = re.sub(r"([\\%_])", r"\\\1", key)
-        return is_sent if set(pattern) == {"%"} else is_sent & Q(attributes__any_like=f"{name}={pattern}")
-    return Q(attributes__contains=[f"{key}={value.text}"])
+    pattern = _glob(value)
+    if not pattern:
+        return _sent(f"{key}={value.text}")
+    if set(pattern) == {"%"}:
+        return _sent(key)
+    begins, _, rest = value.text.partition("*")
+    found = _sent(f"{key}={begins}", begins=True) if begins else _sent(key)
+    name = re.sub(r"([\\%_])", r"\\\1", key)
+    return found & Q(attributes__any_like=f"{name}={pattern}") if set(rest) - {"*"} else found
+
+
+def _sent(item: str, *, begins: bool = False) -> Q:
+    """Whoever sent this item, or one that begins so."""
+    if len(item) > LONGEST_KEY + 1 + LONGEST_VALUE:
+        return Q(pk__in=[])
+    quoted = item.replace("\\", "\\\\").replace("'", "''")
+    return Q(attributes__sent=f"'{quoted}'{BEGINNING}" if begins else f"'{quoted}'")
+
+
+BEGINNING = ":*"
+"""Ends a tsquery for what begins with its word."""
 
 
 def _feedback(key: str, value: Value) -> Q:

@@ -1,14 +1,17 @@
 """The columns of the list of trajectories: what each is called, and what is read for it.
 
 How a cell looks says the block of its key in `templates/jinja/trajectories/cells.html`; a column without one shows the
-first value that it reads, as text or as a number.
+first value that it reads, as text or as a number. Beside them any attribute that was sent is a column, `attr.<key>`,
+which is declared nowhere and shows the values of its key.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 from flywheel.system.sql import planned
+from flywheel.trajectories.formats.semantics import sent_attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,14 @@ COLUMNS = {
         Column("source", "Source", ("t.source",), is_usual=False),
     )
 }
+ATTRIBUTE = "attr."
+MOST_ATTRIBUTES = 8
+"""Columns of attributes at once."""
+OFFERED = 24
+"""Keys that the menu of columns offers, of those that a page's trajectories sent."""
 USUAL = [key for key, column in COLUMNS.items() if column.is_usual]
-_KEYS = Column("", "", ("t.id", "t.trace_id", "t.started_at"))
-"""By which rows are found and their pages are cut."""
+_KEYS = Column("", "", ("t.id", "t.trace_id", "t.started_at", "t.attributes"))
+"""By which rows are found and their pages are cut, and what columns of attributes show."""
 _FROM = """
 FROM trajectories_trajectory AS t
 LEFT JOIN agents_agent AS agent ON agent.id = t.agent_id
@@ -67,9 +75,32 @@ WHERE t.id = ANY(%s)
 
 
 def existing(keys: Iterable[str]) -> list[str]:
-    """Those that there are, in the order of the list; what is no column any more is ignored."""
-    wanted = set(keys)
-    return [key for key in COLUMNS if key in wanted]
+    """Those that there are, in the order of the list, and behind them attributes as they were asked for; what is no
+    column any more is ignored."""
+    wanted = dict.fromkeys(keys)
+    return [key for key in COLUMNS if key in wanted] + attributes_in(wanted)[:MOST_ATTRIBUTES]
+
+
+def attributes_in(keys: Iterable[str]) -> list[str]:
+    """Those that are columns of attributes. A key with a comma is none, since commas stand between columns."""
+    return [key for key in keys if key.startswith(ATTRIBUTE) and _is_column(key.removeprefix(ATTRIBUTE))]
+
+
+def _is_column(key: str) -> bool:
+    return bool(sent_attributes.keys_of([key])) and key.isprintable() and "," not in key
+
+
+def column(key: str) -> Column:
+    """The column of a key that `existing` answers."""
+    return COLUMNS.get(key) or Column(key, key.removeprefix(ATTRIBUTE), ("t.attributes",), is_usual=False)
+
+
+def offered(items: Iterable[SimpleNamespace], shown: Iterable[str]) -> list[Column]:
+    """Every column that can be chosen: the declared ones, the attributes that are shown, and those that most of these
+    rows sent."""
+    keys = Counter(item for row in items for item in row.attributes if "=" not in item)
+    own = attributes_in([*shown, *(f"{ATTRIBUTE}{key}" for key, _ in keys.most_common(OFFERED))])
+    return [*COLUMNS.values(), *map(column, dict.fromkeys(own))]
 
 
 def read(keys: list[int]) -> dict[int, SimpleNamespace]:

@@ -43,6 +43,8 @@ class Query:
     further: str = ""
     """The bar as a term can be added to it that has to hold too: what "or" joins is in parentheses, quotes closed."""
     counts_tokens: bool = False
+    walks: bool = False
+    """Whether it may look at one trajectory after the other for attributes: `walk_limit.py` says for how long."""
 
     def apply(self, rows: QuerySet[Trajectory], project: int | None = None) -> QuerySet[Trajectory]:
         """The rows that match; none at all while the query has a problem. Where all rows are of one project, saying
@@ -69,6 +71,7 @@ def parse(text: str) -> Query:
     query.where = _condition(read.node, query)
     asked = {leaf.field for leaf in grammar.terms_of(read.node) if isinstance(leaf, grammar.Term)}
     query.counts_tokens = "tokens" in asked
+    query.walks = _walks(read.node)
     if not asked & {"source", "trace"}:
         query.where &= ~Q(source=Source.ROLLOUT)
     return query
@@ -125,6 +128,17 @@ def _condition(node: Node, query: Query) -> Q:
     except Problem as problem:
         query.problems.append(str(problem))
         return Q()
+
+
+def _walks(node: Node, *, is_negated: bool = False) -> bool:
+    match node:
+        case And(parts) | Or(parts):
+            return any(_walks(part, is_negated=is_negated) for part in parts)
+        case Not(part):
+            return _walks(part, is_negated=not is_negated)
+        case grammar.Term(field="attr"):
+            return is_negated or any(set(value.text) > {"*"} for value in node.values)
+    return False
 
 
 def _term(term: grammar.Term, query: Query) -> Q:

@@ -104,14 +104,14 @@ def test_it_is_found_once_and_never_changes(room: Room, django_assert_num_querie
 def test_a_set_that_was_frozen_later_is_made_up_for(room: Room) -> None:
     dataset = made(room)
     other = another_set(room, like(room, trained(room)))
-    assert [check.task_set for check in contamination_checks.shown(dataset)] == [other, room.task_set]
+    assert [check.task_set for check in contamination_checks.at_hand(dataset)] == [other, room.task_set]
 
 
 def test_a_page_waits_for_no_long_check(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = made(room)
     another_set(room, like(room, trained(room)))
     monkeypatch.setattr(contamination_checks, "AT_ONCE", 3)
-    assert [check.task_set for check in contamination_checks.shown(dataset)] == [room.task_set]
+    assert [check.task_set for check in contamination_checks.at_hand(dataset)] == [room.task_set]
     assert contamination_checks.preview([], room.task_set) is None
 
 

@@ -366,7 +366,7 @@ def test_a_large_one_is_compared_before_anybody_sees_it(room: Room, monkeypatch:
     monkeypatch.setattr(contamination_checks, "AT_ONCE", 1)
     made, _ = taken(room, lines(chat("First?"), chat(HELD_OUT, "Done.")))
     assert made.recipe["alike"] is None
-    (check,) = contamination_checks.shown(made)
+    (check,) = contamination_checks.at_hand(made)
     assert (check.task_set, check.verdict) == (room.task_set, "clean")
 
 

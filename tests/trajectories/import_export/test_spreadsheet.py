@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.trajectories.import_export.spreadsheet import COLUMNS, CUT, HEAD, LONGEST, inert, record
+from flywheel.trajectories.import_export.spreadsheet import COLUMNS, CUT, LONGEST, head, inert, record
 from tests.conftest import Build, Cast
 from tests.hostile import FORMULAS, PAYLOADS
 
@@ -113,4 +113,4 @@ def test_the_page_and_the_api_give_a_table(
 
 
 def test_the_head_says_that_it_is_utf_8() -> None:
-    assert HEAD.startswith(b'\xef\xbb\xbf"trace_id",')
+    assert head().startswith(b'\xef\xbb\xbf"trace_id",')

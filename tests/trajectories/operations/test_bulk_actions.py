@@ -178,8 +178,8 @@ def test_an_export_in_parts_is_one_file(cast: Cast, rows: list[Trajectory], form
     for row in sorted(bulk_actions.rows_of(job).values_list("pk", flat=True)):
         job.report = bulk_actions.do(job, [row])
     entry = EXPORTS[format]
-    at_once = [entry.line(row, traces_of([row])[row.pk]) for row in bulk_actions.rows_of(job).order_by("pk")]
-    assert bulk_actions.file_of(job).read_bytes() == entry.head + b"".join(at_once)
+    at_once = [entry.line(row, traces_of([row])[row.pk], []) for row in bulk_actions.rows_of(job).order_by("pk")]
+    assert bulk_actions.file_of(job).read_bytes() == entry.head([]) + b"".join(at_once)
     assert bulk_actions.file_of(job).suffix == (".csv" if format == "csv" else ".jsonl")
 
 

@@ -1,4 +1,5 @@
-"""Carry out a training run: start the trainer as a process of its own, follow its run directory, keep what it made.
+"""Carry out a training run: see that it may train, start the trainer as a process of its own, follow its run
+directory, keep what it made.
 
 The trainer knows no database and the database knows no trainer; this is the place between them. A trainer that is
 killed is started again and resumes from its newest checkpoint; one that keeps dying at the same step is given up.
@@ -39,6 +40,7 @@ from flywheel.evals.runs import submission
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import reward_lock
 from flywheel.training.models import Point, TrainingRun
+from workers.jobs.training import leak_watch
 from workers.processes import model_process
 from workers.trainers import checkpoints
 
@@ -84,6 +86,8 @@ def train(lease: Lease) -> None:
     ).get(pk=lease.job.pk)
     if problem := reward_lock.refusal(run):
         raise TrainingFailed("reward_audit", problem)
+    if problem := leak_watch.refusal(lease, run):
+        raise TrainingFailed("contamination", problem)
     place = run_dir(run)
     try:
         prepare(run, place)

@@ -60,6 +60,11 @@ def merged(known: Sequence[str], more: set[str]) -> list[str]:
     return kept + sorted({item.partition("=")[0] for item in kept})
 
 
+def values_of(kept: Sequence[str], key: str) -> list[str]:
+    """The values that were sent under a key, in order."""
+    return [item.partition("=")[2] for item in kept if item.startswith(f"{key}=")]
+
+
 def sent(kept: Sequence[str]) -> list[str]:
     """The items of these as `key=value`, without the keys alone."""
     return [item for item in kept if "=" in item]

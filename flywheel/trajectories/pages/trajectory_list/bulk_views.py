@@ -36,6 +36,7 @@ def start(request: PageRequest) -> HttpResponse:
     options = {
         "tags": asked.get("tags", "").split(","),
         "reason": asked.get("reason", ""),
+        "columns": asked.get("cols", "").split(","),
         action.option: asked.get(action.option, ""),
     }
     try:

@@ -3,7 +3,7 @@
 A page has six hundred cells. A block writes straight into the page; with a macro for each it took nearly twice as long.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +14,8 @@ from django.utils.safestring import SafeString
 
 from flywheel.accounts.models import Project
 from flywheel.trajectories.annotations import project_buckets
-from flywheel.trajectories.search.list_columns import COLUMNS
+from flywheel.trajectories.formats.semantics import sent_attributes
+from flywheel.trajectories.search import list_columns
 
 _SEGMENT = "~:@!$&'()*+,;="
 """What stands in an address as it is."""
@@ -24,13 +25,14 @@ def table(project: Project, items: Iterable[Any], shown: Sequence[str]) -> dict[
     """`heads` and `rows` of the table with these columns, and `boxes` to choose others. Items as `list_columns.read`
     answers them."""
     template: Any = engines["jinja2"].env.get_template("trajectories/cells.html")  # type: ignore[attr-defined]
-    columns = [COLUMNS[key] for key in shown]
+    columns, items = [list_columns.column(key) for key in shown], list(items)
     context = template.new_context(
         {
             "project": project,
             "known_buckets": project_buckets.every(project),
             "url": cache(lambda name, *args: reverse(name, args=args)),
-            "columns": COLUMNS.values(),
+            "columns": list_columns.offered(items, shown),
+            "values_of": sent_attributes.values_of,
             "shown": columns,
         }
     )
@@ -49,6 +51,12 @@ def table(project: Project, items: Iterable[Any], shown: Sequence[str]) -> dict[
         return written("_row")
 
     index = reverse("trajectories:index", args=[project.slug])
-    kinds = {True: template.blocks["_number"], False: template.blocks["_text"]}
-    cells = [(column, template.blocks.get(column.key, kinds[column.is_number])) for column in columns]
+    cells = [(column, template.blocks[_block(column, template.blocks)]) for column in columns]
     return {"heads": written("_heads"), "rows": SafeString("".join(map(row, items))), "boxes": written("_boxes")}
+
+
+def _block(column: list_columns.Column, blocks: Container[str]) -> str:
+    if column.key.startswith(list_columns.ATTRIBUTE):
+        return "_attribute"
+    own = column.key if column.key in blocks else ""
+    return own or ("_number" if column.is_number else "_text")

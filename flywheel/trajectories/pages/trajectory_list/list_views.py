@@ -20,7 +20,8 @@ from flywheel.trajectories.operations import bulk_actions
 from flywheel.trajectories.pages.trajectory_list import cells
 from flywheel.trajectories.search import list_columns, saved_views
 from flywheel.trajectories.search.facets import COUNTED, facets_of, meant
-from flywheel.trajectories.search.query import FIELDS, looks_like_an_id, parse
+from flywheel.trajectories.search.query import FIELDS, Query, looks_like_an_id, parse
+from flywheel.trajectories.search.walk_limit import TookTooLong, limited
 
 PAGE = 50
 
@@ -38,9 +39,7 @@ def index(request: PageRequest) -> HttpResponse:
         return redirect("trajectories:detail", request.project.slug, pasted)
     in_address = list_columns.existing(request.GET.get("cols", "").split(","))
     shown = in_address or list_columns.existing(taste.columns) or list_columns.USUAL
-    page: Page[Any] = page_at(
-        request, query.apply(every, request.project.pk), limit=PAGE, keys=("started_at", "id"), read=list_columns.read
-    )
+    page = _page(request, query)
     views = saved_views.menu_of(request.project, request.actor.user)
     context = {
         "query": query,
@@ -59,6 +58,17 @@ def index(request: PageRequest) -> HttpResponse:
         **_bulk(request),
     }
     return render(request, "trajectories/list.html", context)
+
+
+def _page(request: PageRequest, query: Query) -> Page[Any]:
+    """The page that the address asks for; empty, with the problem, where that takes too long."""
+    rows = query.apply(Trajectory.objects.filter(project=request.project), request.project.pk)
+    try:
+        with limited(query):
+            return page_at(request, rows, limit=PAGE, keys=("started_at", "id"), read=list_columns.read)
+    except TookTooLong as error:
+        query.problems.append(str(error))
+        return Page([], query=request.GET)
 
 
 @lru_cache(maxsize=8)  # mostly nothing is asked yet; each holds what is asked once for every field
@@ -86,7 +96,11 @@ def export(request: PageRequest) -> HttpResponseBase:
     asked = request.GET
     try:
         return trajectory_export.answer(
-            request, format=asked.get("format", "atif"), q=asked.get("q", ""), ids=asked.getlist("id")
+            request,
+            format=asked.get("format", "atif"),
+            q=asked.get("q", ""),
+            ids=asked.getlist("id"),
+            columns=asked.get("cols", "").split(","),
         )
     except trajectory_export.BadSelection as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
@@ -97,7 +111,13 @@ def export(request: PageRequest) -> HttpResponseBase:
 def facets(request: PageRequest) -> HttpResponse:
     """Fragment: what the matching trajectories are made of."""
     query = parse(request.GET.get("q", ""))
-    found, counted = facets_of(query.apply(Trajectory.objects.filter(project=request.project), request.project.pk))
+    rows = query.apply(Trajectory.objects.filter(project=request.project), request.project.pk)
+    try:
+        with limited(query):
+            found, counted = facets_of(rows)
+    except TookTooLong as error:
+        query.problems.append(str(error))
+        found, counted = [], 0
     cols = ",".join(list_columns.existing(request.GET.get("cols", "").split(",")))
     context = {"facets": found, "query": query, "cols": cols, "counted": counted, "is_part": counted >= COUNTED}
     return render(request, "trajectories/_facets.html", context)
