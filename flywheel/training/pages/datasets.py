@@ -1,15 +1,19 @@
 """Datasets: all of them, and what one is made of."""
 
+from datetime import timedelta
 from typing import Any
 
+from django.db.models import Q
 from django.http import FileResponse, Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge import job_pages
+from flywheel.edge.jobs import FINISHED, State
 from flywheel.edge.numbers import number
 from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Missing, Refused, check_choice
@@ -27,13 +31,23 @@ from flywheel.training.models import Dataset, DatasetBuild
 from flywheel.training.pages import run_details
 
 RUNS_SHOWN = 50
+BUILDS_SHOWN = 10
+FAILED_FOR = timedelta(days=7)
+"""How long the list shows a build that failed."""
 
 
 @require_GET
 @requires(Permission.VIEW)
 def datasets(request: PageRequest) -> HttpResponse:
+    """List the datasets, newest first, and the builds that have not become one."""
     rows = Dataset.objects.filter(project=request.project).select_related("task_set", "created_by")
-    context = {"page": page_at(request, rows, is_counted=True), "tab": "datasets"}
+    is_lately_failed = Q(state=State.FAILED, finished_at__gte=timezone.now() - FAILED_FOR)
+    builds = DatasetBuild.objects.filter(~Q(state__in=FINISHED) | is_lately_failed, project=request.project)
+    context = {
+        "page": page_at(request, rows, is_counted=True),
+        "builds": builds.select_related("created_by").order_by("-pk")[:BUILDS_SHOWN],
+        "tab": "datasets",
+    }
     return render(request, "training/datasets.html", context)
 
 

@@ -8,6 +8,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.core.traces import Message, Step, Trace
@@ -15,6 +16,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
 from flywheel.training.datasets import build_jobs, dataset_uploads
 from flywheel.training.models import Dataset, DatasetBuild
+from flywheel.training.pages.datasets import FAILED_FOR
 from flywheel.trajectories.models import Label, Source
 from flywheel.trajectories.store.merge import write
 from tests.pages import page_of
@@ -173,6 +175,23 @@ def test_a_build_whose_file_is_gone_is_not_offered_to_be_tried_again(room: Room,
     assert "Try again" in client.get(page).content.decode()
     build_jobs.discard(job)
     assert "Try again" not in client.get(page).content.decode()
+
+
+def test_a_build_is_found_in_the_list_until_it_is_a_dataset(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    page = client.post(address(room, "upload_dataset"), {**CARD, "file": file(CHAT), "make": "1"})["Location"]
+
+    def is_listed() -> bool:
+        return f'href="{page}"' in page_of(client.get(address(room, "datasets")))
+
+    assert is_listed()
+    DatasetBuild.objects.update(state=State.FAILED, finished_at=timezone.now())
+    assert is_listed(), "somebody must see why"
+    DatasetBuild.objects.update(finished_at=timezone.now() - 2 * FAILED_FOR)
+    assert not is_listed()
+    DatasetBuild.objects.update(state=State.QUEUED, finished_at=None)
+    built(DatasetBuild.objects.get())
+    assert not is_listed()
 
 
 def made_of(room: Room, client: Client, *rows: Any) -> Dataset:
