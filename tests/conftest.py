@@ -109,7 +109,7 @@ def _guarded_tables() -> set[str]:
 
 def _empty_what_holds_rows(_: object) -> None:
     """Take a transactional test's rows away. Django's flush truncates a hundred tables and asks every app for its
-    permissions again, which took a third of a second for each of a thousand tests. Few tables hold anything, and most
+    permissions again, which took a third of a second for each of hundreds of tests. Few tables hold anything, and most
     of them little, which is deleted: with a table all those must be truncated that refer to it.
     """
     quote = connection.ops.quote_name

@@ -28,7 +28,7 @@ from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.attempts import waiting_calls
-from flywheel.evals.attempts.program_rollouts import ModelCall, ToolUse, actions, turns_of
+from flywheel.evals.attempts.program_rollouts import ModelCall, ToolUse, actions, turn_limit, turns_of
 from flywheel.evals.models import ProgramAttempt
 from flywheel.trajectories.formats.values.hostile_json import plain, text
 
@@ -93,8 +93,8 @@ def carry_out(env: Environment, row: ProgramAttempt, name: str, arguments: dict[
     done = [ToolUse.from_json(each) for each in row.uses]
     begun = [Message.from_json(message) for message in row.messages]
     world, at_once = world_of(env), 1
-    if (owner := world or (env if isinstance(env, NemoGym) else None)) is not None:
-        most = owner.max_turns + (0 if world else turns_of(begun))
+    if limit := turn_limit(env, begun):
+        owner, most = limit
         if _is_over(owner.tools, most, row, begun, [*done, ToolUse(timezone.now(), name, arguments, "")]):
             return ToolUse(timezone.now(), name, arguments, None)
     if world is not None:

@@ -18,7 +18,7 @@ from flywheel.core.digests import canonical
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.nemo_gym import CALLS_AT_ONCE, NemoGym
 from flywheel.core.envs.policy_rollouts import ChatResponse
-from flywheel.core.envs.worlds.own_world import world_of
+from flywheel.core.envs.worlds.own_world import OwnWorld, world_of
 from flywheel.core.envs.worlds.server_stand_in import ServerStandIn
 from flywheel.core.envs.worlds.stand_ins import alone, stand_in_of
 from flywheel.core.traces import Message, Step, ToolCall, call_forms, openai_messages
@@ -228,6 +228,13 @@ def _sum(one: ChatResponse, other: ChatResponse) -> ChatResponse:
     return ChatResponse(**counts, finish_reason=other.finish_reason, model=other.model or one.model)
 
 
+def turn_limit(env: Environment, given: Sequence[Message]) -> tuple[OwnWorld | NemoGym, int] | None:
+    """Who counts the turns of an attempt that was `given` so much, and how many there are; None where nobody does."""
+    if (world := world_of(env)) is not None:
+        return world, world.max_turns
+    return (env, env.max_turns + turns_of(given)) if isinstance(env, NemoGym) else None
+
+
 def follow(
     env: Environment, task: Task, seed: int, given: Sequence[Message], acts: Sequence[Action]
 ) -> tuple[list[Message], list[ChatResponse], list[Message]]:
@@ -237,8 +244,7 @@ def follow(
     reply: list[Message] = []
     world = world_of(env)
     stand_in = stand_in_of(env)
-    owner = world or (env if isinstance(env, NemoGym) else None)
-    most = owner.max_turns + (0 if world else turns_of(given)) if owner else 0
+    owner, most = turn_limit(env, given) or (None, 0)
     is_asked = owner is not None or stand_in is not None
     if isinstance(stand_in, ServerStandIn):  # the program has ended: a server's answer would reach nobody
         env = alone(env)

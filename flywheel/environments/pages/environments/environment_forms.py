@@ -14,12 +14,11 @@ from flywheel.core.envs.kinds import Kind
 from flywheel.core.envs.replay.model_stand_in import LONGEST_MODEL
 from flywheel.core.envs.replay.user_turns import check_script
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS, PARTS
-from flywheel.core.envs.worlds import server_world
 from flywheel.core.traces.tooling import check_definitions, definitions
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric import is_rubric
 from flywheel.environments.models import EnvironmentVersion
-from flywheel.environments.pages.world_editor.server_forms import SPOKEN, ServerForm
+from flywheel.environments.pages.world_editor.server_forms import ServerForm, optional_field
 from flywheel.environments.pages.world_editor.world_forms import ConfigForm, FunctionsForm
 from flywheel.environments.tasks import seeded_tasks
 
@@ -189,27 +188,10 @@ class ReplayForm(FunctionsForm, NewForm):
         help_text="By the name that the server knows. It is shown the tool, the recorded calls and what the attempt "
         "was told. Proofs measure how often it agrees with recorded results.",
     )
-    server_base_url = forms.CharField(
-        required=False,
-        max_length=server_world.LONGEST_ADDRESS,
-        label="Address",
-        help_text="Of a test copy: what an agent calls there is really done. Over MCP the address of the endpoint "
-        "itself, such as http://tools:8000/mcp.",
-        widget=forms.TextInput(attrs={"placeholder": "http://tools:8000", "inputmode": "url"}),
-    )
-    server_protocol = forms.ChoiceField(required=False, choices=SPOKEN, label="Protocol")
-    server_api_key_env = forms.CharField(
-        required=False,
-        max_length=100,
-        label="Key",
-        help_text="The name of a key that is bound to this server, such as TOOLS_API_KEY (Settings › Models). Empty "
-        "for none.",
-    )
-    server_resets = forms.BooleanField(
-        required=False,
-        label="It begins anew for each attempt",
-        help_text="Then recorded calls are carried out there too, so that it is where the recorded run was.",
-    )
+    server_base_url = optional_field("base_url")
+    server_protocol = optional_field("protocol")
+    server_api_key_env = optional_field("api_key_env")
+    server_resets = optional_field("resets")
     field_order = (
         "name", "version", "judged", "user", "script", "unknown", "source", "simulator_endpoint", "simulator_model",
         "server_base_url", "server_protocol", "server_api_key_env", "server_resets",

@@ -1,5 +1,6 @@
 """The form of a team's own tool server: where it is, what it can, and the definitions that were read from it."""
 
+import copy
 import json
 from typing import Any
 
@@ -13,7 +14,6 @@ from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.pages.world_editor.world_forms import CODE, WorldSettingsForm, lines_of
 
 LONGEST_TOOLS = 512 * 1024
-SPOKEN = (("http", "HTTP: GET /tools, POST /tools/NAME"), ("mcp", "MCP over streamable HTTP"))
 
 
 class ServerForm(WorldSettingsForm):
@@ -26,7 +26,9 @@ class ServerForm(WorldSettingsForm):
         "itself, such as http://tools:8000/mcp.",
         widget=forms.TextInput(attrs={"placeholder": "http://tools:8000", "inputmode": "url"}),
     )
-    protocol = forms.ChoiceField(choices=SPOKEN, initial="http")
+    protocol = forms.ChoiceField(
+        choices=[("http", "HTTP: GET /tools, POST /tools/NAME"), ("mcp", "MCP over streamable HTTP")], initial="http"
+    )
     api_key_env = forms.CharField(
         required=False,
         max_length=100,
@@ -96,6 +98,13 @@ class StandInForm(ServerForm):
 
     def refuse(self, error: Exception) -> None:
         super().refuse(ValueError(str(error).removeprefix("server.")))
+
+
+def optional_field(name: str) -> forms.Field:
+    """The field of a stand-in's settings for a form in which something else may stand in."""
+    field = copy.deepcopy(StandInForm.base_fields[name])
+    field.label, field.required = field.label or name.capitalize(), False
+    return field
 
 
 def written(tools: Any) -> str:

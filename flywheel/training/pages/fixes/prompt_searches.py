@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.db.models import QuerySet
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -136,7 +135,8 @@ def proposal(request: PageRequest, search: int, place: int) -> HttpResponse:
     if shown is None:
         raise Http404
     row = shown.proposal
-    attempts = page_at(request, _attempts(row), limit=ATTEMPTS, is_counted=True)
+    played = row.attempts.select_related("task__environment")
+    attempts = page_at(request, played, limit=ATTEMPTS, is_counted=True)
     before: dict[int, PromptAttempt] = {}
     if row.parent:
         tasks = [attempt.task_id for attempt in attempts.items]
@@ -156,10 +156,6 @@ def proposal(request: PageRequest, search: int, place: int) -> HttpResponse:
         "lineage": _lineage(request, found, row),
     }
     return render(request, "training/proposal.html", context)
-
-
-def _attempts(row: PromptProposal) -> QuerySet[PromptAttempt]:
-    return row.attempts.select_related("task__environment")
 
 
 def _lineage(request: PageRequest, found: PromptSearch, row: PromptProposal | None = None) -> list[dict[str, Any]]:

@@ -69,6 +69,9 @@ class SearchForm(forms.Form):
     )
     seed = forms.IntegerField(min_value=0, max_value=MAX_SEED, initial=1)
 
+    problem = ""
+    """Why there is no plan, once it was asked for and no field says so."""
+
     def __init__(self, project: Project, bucket: str, asked: Mapping[str, Any], *, is_sent: bool) -> None:
         """A form that was sent has `asked`; another one begins with what is most often meant.
 
@@ -98,7 +101,6 @@ class SearchForm(forms.Form):
     @cached_property
     def plan(self) -> SearchPlan | None:
         """Work out the attempts of so much; None while a field says that it is wrong, or `problem` does."""
-        self.problem = ""
         asked = {name: self[name].initial for name in BUDGET}
         if self.is_bound:
             self.is_valid()
