@@ -4,7 +4,11 @@
 Builders of rows (`build.…`) make the least that a test needs; everything else is a default.
 """
 
+import fcntl
 import itertools
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,9 +16,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.db import DatabaseError, connection, transaction
 from django.test import Client, TransactionTestCase
 from pytest_django.plugin import DjangoDbBlocker
@@ -32,10 +38,12 @@ from flywheel.evals.runs.first_requests import live_request
 from flywheel.trajectories.models import Source, Step, Trajectory
 from flywheel.trajectories.search import full_text
 from flywheel.trajectories.store.stored_traces import traces_of
-from tests.worker import broker_installed, start_worker, worker
+from tests.plugin import HOME, TEMPLATE
+from tests.worker import ROOT, broker_installed, start_worker, worker
 
 __all__ = ["broker_installed", "start_worker", "worker"]
 
+PBKDF2PasswordHasher.iterations = 1  # half a second for each password that a person is given or types
 TOOLS = [
     {
         "name": "calendar.create_event",
@@ -133,6 +141,25 @@ def _empty_what_holds_rows(_: object) -> None:
                 cursor.execute("; ".join(steps))
                 return
         cursor.execute(f"TRUNCATE {', '.join(map(quote, filled))} CASCADE")
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
+    """Let the database of each of several processes begin as a copy of one that the first of them migrates."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    connection.settings_dict["TEST"]["TEMPLATE"] = TEMPLATE
+    with open(HOME / "template", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock.fileno()).st_size:  # it is migrated
+            return
+        url = urlsplit(os.environ["DATABASE_URL"])
+        with psycopg.connect(url.geturl(), autocommit=True) as session:
+            session.execute(f"DROP DATABASE IF EXISTS {TEMPLATE}")
+            session.execute(f"CREATE DATABASE {TEMPLATE}")
+        environment = os.environ | {"DATABASE_URL": urlunsplit(url._replace(path=f"/{TEMPLATE}"))}
+        subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=ROOT, env=environment, check=True)
+        lock.write("migrated")
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,18 @@ Where FLYWHEEL_TEST_COUNTS names a file, the run's counts are appended to it, fo
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
 _BEGUN = time.monotonic()
+gc.disable()  # until everything is collected: what is made until then stays
 _OWNER = "FLYWHEEL_TEST_HOME" not in os.environ
 if _OWNER:
     os.environ["FLYWHEEL_TEST_HOME"] = tempfile.mkdtemp(prefix="flywheel-tests-")
@@ -39,17 +42,24 @@ os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright's loop runs besid
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # a busy machine takes its time, also over a property (tests/waiting.py)
 
+TEMPLATE = "test_flywheel_template"
+"""The migrated database that those of xdist's processes are copies of."""
 _started = False
 if _OWNER and "DATABASE_URL" not in os.environ:
     from flywheel.system import postgres
 
-    os.environ["DATABASE_URL"] = postgres.start(HOME / "postgres").url
+    _server = postgres.start(HOME / "postgres")
+    os.environ["DATABASE_URL"] = _server.url
     _started = True
+    with (HOME / "postgres" / "cluster" / "postgresql.conf").open("a") as _settings:
+        _settings.write("fsync = off\nfull_page_writes = off\n")  # nothing here is to outlive the machine
+    os.kill(_server.pid, signal.SIGHUP)
 
 
 def pytest_collection_finish() -> None:
     """Look for garbage seldom, and not among the tests and libraries themselves: it took an eighth of the CPU."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 50)
 
 
@@ -64,5 +74,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         from flywheel.system import postgres
 
         postgres.stop(HOME / "postgres")
+    elif _OWNER:
+        with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as session:
+            session.execute(f"DROP DATABASE IF EXISTS {TEMPLATE}")
     if _OWNER:
         shutil.rmtree(HOME, ignore_errors=True)

@@ -8,15 +8,19 @@
 
 `worker` is ready when the test begins and is gone when it ends. `start_worker()` gives further ones; `beat` runs beside
 the first. Their handlers are the real ones, and those of `tests/plays.py`.
+
+They are forked from a process that has imported everything, as importing takes longer than many a test.
 """
 
 import contextlib
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,7 @@ from flywheel.accounts.models import Pulse
 from flywheel.edge import jobs
 from flywheel.system import broker
 from tests.waiting import PATIENCE_S, wait_for
+from workers.celery import GIVE_BACK_S
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,25 +48,13 @@ class Worker:
         self.is_starting = True
         self.beat: Worker | None = None
         self.path = settings.HOME / f"celery-{time.monotonic_ns()}.log"
-        environment = {
-            **os.environ,
-            "FLYWHEEL_HOME": str(settings.HOME),
-            "DATABASE_URL": database_url(),
-            "PYTHONUNBUFFERED": "1",
-        }
-        with self.path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "tests.worker_app", name, *arguments],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self.path.touch()
+        self.process = _forks().Process(target=_run_celery, args=[name, *arguments, str(self.path)])
+        self.process.start()
 
     @property
     def pid(self) -> int:
+        assert self.process.pid is not None
         return self.process.pid
 
     @property
@@ -76,25 +69,27 @@ class Worker:
     def kill9(self) -> None:
         """As when the machine's memory runs out: the worker and its pool are gone at once."""
         self.signal_all(signal.SIGKILL)
-        self.process.wait()
+        self.process.kill()  # should it not have a group of its own yet
+        self.process.join()
+
+    def exit_code(self) -> int | None:
+        """Wait for its end as long as it may take to give everything back."""
+        self.process.join(GIVE_BACK_S + PATIENCE_S)
+        return self.process.exitcode
 
     def stop(self) -> None:
         """As a supervisor stops it: SIGTERM, and time to give back what it holds."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                self.kill9()
-                raise AssertionError(f"did not stop:\n{self.log}") from None
+        self.process.terminate()
+        stopped = self.exit_code() is not None
         self.kill9()
+        assert stopped, f"did not stop:\n{self.log}"
 
     def wait_until(self, happened: Callable[[], bool], what: str) -> None:
         """Wait for something. Fails with the log."""
 
         def happened_or_ended() -> bool:
-            if self.process.poll() is not None and self.is_starting:
-                pytest.fail(f"ended with {self.process.returncode}:\n{self.log[-6000:]}")
+            if self.process.exitcode is not None and self.is_starting:
+                pytest.fail(f"ended with {self.process.exitcode}:\n{self.log[-6000:]}")
             return happened()
 
         wait_for(happened_or_ended, what, lambda: self.log[-6000:])
@@ -115,6 +110,34 @@ class Worker:
         while not job.is_finished:
             seen = (job.state, job.attempt, job.done, job.message)
             self.wait_until(over_or_moved, f"{job.label} {job.pk} goes on (now {job.state}, {job.message!r})")
+
+
+@cache
+def _forks() -> "multiprocessing.context.ForkServerContext":
+    """What forks the processes: it knows this run's home and database."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.worker_app", "celery.__main__", "celery.apps.worker", "celery.apps.beat"])
+    before = os.environ.copy()
+    os.environ |= {"FLYWHEEL_HOME": str(settings.HOME), "DATABASE_URL": database_url()}
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ |= before
+    return context
+
+
+def _run_celery(*arguments: str) -> None:
+    """`celery -A tests.worker_app ARGUMENT …`, which writes to the file that is the last argument."""
+    os.setsid()
+    with open(arguments[-1], "wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.argv = ["celery", "-A", "tests.worker_app", *arguments[:-1]]
+    from celery.__main__ import main
+
+    main()
 
 
 @pytest.fixture

@@ -53,7 +53,8 @@ def sweep() -> int:
         free = waiting.select_for_update(skip_locked=True)
         with transaction.atomic():
             announced = list(free.order_by("id")[:WAKE_UPS_AT_ONCE])
-            count += model._default_manager.filter(pk__in=free.values("pk")).update(nudged_at=Now())
+            if announced:  # most kinds have none, at any time
+                count += model._default_manager.filter(pk__in=free.values("pk")).update(nudged_at=Now())
         for job in announced:
             job.nudge()
     return count

@@ -15,9 +15,8 @@ from flywheel.edge.jobs import MAX_ATTEMPTS, Job, State
 from flywheel.evals.models import EvalRun
 from tests.conftest import Build
 from tests.edge.test_jobs import training_run
-from tests.waiting import PATIENCE_S
 from tests.worker import Worker, empty_broker
-from workers.celery import GIVE_BACK_S, IDLE_FOR_S, end_when_idle
+from workers.celery import IDLE_FOR_S, end_when_idle
 
 pytestmark = [pytest.mark.worker, pytest.mark.django_db(transaction=True)]
 
@@ -124,7 +123,7 @@ def test_a_job_that_kills_its_worker_three_times_fails_with_the_reason(
     worker = start_worker()
     run = submit(build, play="die")
     for _ in range(MAX_ATTEMPTS):
-        assert worker.process.wait(GIVE_BACK_S + PATIENCE_S) == os.EX_SOFTWARE
+        assert worker.exit_code() == os.EX_SOFTWARE
         worker = start_worker()
     worker.finish(run)
     assert (run.state, run.attempt, run.error_kind) == (State.FAILED, MAX_ATTEMPTS, "worker_lost")
@@ -222,7 +221,7 @@ def test_a_worker_ends_when_one_of_its_pool_is_killed_and_gives_back_what_the_ot
     idle.is_starting = False
     reads, waits_for_its_turn, *_ = pool_of(idle)
     os.kill(reads, signal.SIGKILL)
-    assert idle.process.wait(GIVE_BACK_S + PATIENCE_S) == os.EX_SOFTWARE
+    assert idle.exit_code() == os.EX_SOFTWARE
     idle.wait_until(lambda: is_gone(waits_for_its_turn), "the other has ended")
 
     worker = start_worker()
@@ -231,7 +230,7 @@ def test_a_worker_ends_when_one_of_its_pool_is_killed_and_gives_back_what_the_ot
         wait_for_progress(worker, run)
     worker.is_starting = False
     os.kill(int(killed.owner.rpartition(":")[2]), signal.SIGKILL)
-    assert worker.process.wait(GIVE_BACK_S + PATIENCE_S) == os.EX_SOFTWARE
+    assert worker.exit_code() == os.EX_SOFTWARE
     assert "was killed by signal 9: the worker starts anew" in worker.log
     other.refresh_from_db()
     assert (other.state, other.attempt) == (State.QUEUED, 0)

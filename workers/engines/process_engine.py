@@ -258,7 +258,8 @@ class Holder:
 
     def _answer(self, what: str, about: Any) -> list[ChatResponse] | None:
         if what == "open":
-            self._engine = _open(about)
+            with model_process.loading():
+                self._engine = _open(about)
             return None
         if self._engine is None:
             return [ChatResponse(error=UNASKED)] * len(about)

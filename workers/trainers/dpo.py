@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+from workers.processes import model_process
 from workers.trainers import run_spec
 from workers.trainers.run_directory import Run, main
 from workers.trainers.run_failures import TrainingError
@@ -11,10 +12,11 @@ from workers.trainers.run_failures import TrainingError
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
     env, data = run_spec.opened(run.spec)
-    from trl.trainer.dpo_config import DPOConfig
-    from trl.trainer.dpo_trainer import DPOTrainer
+    with model_process.loading():
+        from trl.trainer.dpo_config import DPOConfig
+        from trl.trainer.dpo_trainer import DPOTrainer
 
-    from workers.trainers import trained_policy, training_loop
+        from workers.trainers import trained_policy, training_loop
 
     loaded = trained_policy.load(run)
     settings = run.spec.settings

@@ -1,5 +1,6 @@
 """REINFORCE leave-one-out: TRL's RLOOTrainer."""
 
+from workers.processes import model_process
 from workers.trainers import run_spec
 from workers.trainers.run_directory import Run, main
 
@@ -7,10 +8,11 @@ from workers.trainers.run_directory import Run, main
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
     env, data = run_spec.opened(run.spec)
-    from trl.trainer.rloo_config import RLOOConfig
-    from trl.trainer.rloo_trainer import RLOOTrainer
+    with model_process.loading():
+        from trl.trainer.rloo_config import RLOOConfig
+        from trl.trainer.rloo_trainer import RLOOTrainer
 
-    from workers.trainers import online_tasks
+        from workers.trainers import online_tasks
 
     online_tasks.train(
         run, RLOOTrainer, RLOOConfig, env, data, normalize_advantages=run.spec.settings["normalize_advantages"]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from workers.processes import model_process
 from workers.trainers import run_spec
 from workers.trainers.run_directory import Run, main
 from workers.trainers.run_failures import TrainingError
@@ -10,10 +11,11 @@ from workers.trainers.run_failures import TrainingError
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
     env, data = run_spec.opened(run.spec)
-    from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
+    with model_process.loading():
+        from trl.trainer.sft_config import SFTConfig
+        from trl.trainer.sft_trainer import SFTTrainer
 
-    from workers.trainers import trained_policy, training_loop
+        from workers.trainers import trained_policy, training_loop
 
     loaded = trained_policy.load(run)
     limit, words = trained_policy.longest(loaded.model, run.spec.settings)

@@ -6,6 +6,8 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
+from flywheel.system.migration_operations import in_groups
+
 
 class Migration(migrations.Migration):
 
@@ -137,3 +139,4 @@ class Migration(migrations.Migration):
             },
         ),
     ]
+    operations = in_groups(operations)

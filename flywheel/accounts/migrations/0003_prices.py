@@ -3,6 +3,8 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
+from flywheel.system.migration_operations import in_groups
+
 
 def move_prices(apps, schema_editor):
     """The lines of the gateway's upstream become rows of the table."""
@@ -63,3 +65,4 @@ class Migration(migrations.Migration):
         ),
         migrations.RunPython(move_prices, migrations.RunPython.noop),
     ]
+    operations = in_groups(operations)

@@ -4,6 +4,8 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
+from flywheel.system.migration_operations import in_groups
+
 
 class Migration(migrations.Migration):
 
@@ -76,3 +78,4 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='agents.version'),
         ),
     ]
+    operations = in_groups(operations)

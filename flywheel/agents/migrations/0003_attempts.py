@@ -3,6 +3,8 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+from flywheel.system.migration_operations import in_groups
+
 
 class Migration(migrations.Migration):
 
@@ -38,3 +40,4 @@ class Migration(migrations.Migration):
             },
         ),
     ]
+    operations = in_groups(operations)

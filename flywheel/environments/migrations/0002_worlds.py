@@ -4,6 +4,8 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
+from flywheel.system.migration_operations import in_groups
+
 
 class Migration(migrations.Migration):
 
@@ -74,3 +76,4 @@ class Migration(migrations.Migration):
             },
         ),
     ]
+    operations = in_groups(operations)

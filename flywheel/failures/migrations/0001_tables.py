@@ -7,6 +7,8 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
+from flywheel.system.migration_operations import in_groups
+
 
 class Migration(migrations.Migration):
 
@@ -359,3 +361,4 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(condition=models.Q(('is_rest', True)), fields=('clustering',), name='cluster_one_rest'),
         ),
     ]
+    operations = in_groups(operations)

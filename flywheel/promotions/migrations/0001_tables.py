@@ -4,6 +4,8 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
+from flywheel.system.migration_operations import in_groups
+
 
 class Migration(migrations.Migration):
 
@@ -89,3 +91,4 @@ class Migration(migrations.Migration):
             },
         ),
     ]
+    operations = in_groups(operations)

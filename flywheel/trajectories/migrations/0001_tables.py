@@ -12,6 +12,8 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
+from flywheel.system.migration_operations import in_groups
+
 
 class Migration(migrations.Migration):
 
@@ -631,3 +633,4 @@ class Migration(migrations.Migration):
             index=models.Index(condition=models.Q(('deleted_at', None)), fields=['project', 'trajectory'], name='comment_stands'),
         ),
     ]
+    operations = in_groups(operations)
