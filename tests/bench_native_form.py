@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SEED = 5
 POSITIONS = 1024
 BASE_STEPS = 400
+TEMPERATURES = (1.0, 0.7, 0.0)
+SHOWN = 20
 TEMPLATE = "qwen3_instruct_2507"
 """A chat template of TRL's by its name."""
 END, START = "<|im_end|>", "<|im_start|>"
@@ -101,8 +103,8 @@ def trained(start: Path, place: Path, rows: list[dict[str, Any]], steps: int) ->
     return place / "final"
 
 
-def asked(policy: Path, requests: Sequence[Any]) -> dict[str, Any]:
-    """Ask for each request once, at temperature 1 as evals do, and count what is native, and what is right."""
+def asked(policy: Path, requests: Sequence[Any], temperature: float = 1.0) -> dict[str, Any]:
+    """Ask for each request once, and count what is native, and what is right; a few of the others are shown."""
     from flywheel.core.envs import build
     from flywheel.core.envs.agent_config import AgentConfig
     from flywheel.core.envs.policy_rollouts import Sampling, play
@@ -116,13 +118,18 @@ def asked(policy: Path, requests: Sequence[Any]) -> dict[str, Any]:
     engine = TransformersEngine(policy, device="cpu", batch_size=32)
     attempts = [(request.to_task(), 0, SEED + place) for place, request in enumerate(requests)]
     native = right = 0
-    for rollout in play(engine, env, attempts, Sampling(temperature=1.0, max_tokens=160)):
+    others = []
+    for rollout in play(engine, env, attempts, Sampling(temperature=temperature, max_tokens=160)):
         said = rollout.messages[-1]
-        native += bool(said.tool_calls) and all(isinstance(call.arguments, dict) for call in said.tool_calls)
+        is_native = bool(said.tool_calls) and all(isinstance(call.arguments, dict) for call in said.tool_calls)
+        native += is_native
+        if not is_native:
+            others.append(rollout.error or said.content)
         trace = Trace.from_messages("bench", rollout.messages)
         right += env.verifier(rollout.task)(trace, rollout.task.target).score == 1.0
     shares = {"native": proportion(native, len(requests)), "right": proportion(right, len(requests))}
-    return {"n": len(requests)} | {name: [share.mean, share.low, share.high] for name, share in shares.items()}
+    counted = {name: [share.mean, share.low, share.high] for name, share in shares.items()}
+    return {"n": len(requests), "temperature": temperature} | counted | {"others": others[:SHOWN]}
 
 
 def measure(rows: int, steps: int, answers: int) -> dict[str, Any]:
@@ -139,7 +146,8 @@ def measure(rows: int, steps: int, answers: int) -> dict[str, Any]:
         began = time.perf_counter()
         policy = trained(start, Path(scratch) / "run", rows_of(requests[:rows]), steps)
         seconds = time.perf_counter() - began
-        return {"rows": rows, "steps": steps, "before": before, "after": asked(policy, fresh), "training_s": seconds}
+        after = [asked(policy, fresh, temperature) for temperature in TEMPERATURES]
+        return {"rows": rows, "steps": steps, "before": before, "after": after, "training_s": seconds}
 
 
 def main() -> None:

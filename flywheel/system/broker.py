@@ -112,6 +112,8 @@ def _pgmq_conninfo() -> str:
     them together unquoted. So each value goes in quoted already, and the options ride along with the last."""
     named = _connection()
     options = {name: named.pop(name) for name in list(named) if name not in _PGMQ_KNOWS}
+    ends = f"-c idle_in_transaction_session_timeout={1000 * IDLE_FOR_S}"
+    options["options"] = f"{options.get('options', '')} {ends}".strip()
     quoted = {name: make_conninfo(**{name: value}).partition("=")[2] for name, value in named.items()}
     # It fills in a host and a password when there are none; libpq takes an empty one for its own default.
     quoted = {**dict.fromkeys(_PGMQ_KNOWS, "''"), "port": "5432", **quoted}
@@ -120,4 +122,7 @@ def _pgmq_conninfo() -> str:
     return make_conninfo(**quoted)
 
 
+IDLE_FOR_S = 10
+"""Of silence inside one of its transactions, which take milliseconds. A worker that was stopped there would keep all
+others from starting, as each of them alters the table of messages (`use_notify`) when it begins."""
 _PGMQ_KNOWS = ("host", "port", "dbname", "user", "password")
