@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from django.db import connection, models
 from django.db.migrations import AddField, CreateModel, Migration
@@ -7,7 +9,7 @@ from flywheel.system.migration_operations import CreateModels, in_groups
 
 
 def table(name: str, *, of: str = "") -> CreateModel:
-    fields: list[tuple[str, models.Field]] = [("id", models.BigAutoField(primary_key=True))]
+    fields: list[tuple[str, models.Field[Any, Any]]] = [("id", models.BigAutoField(primary_key=True))]
     if of:
         fields.append(("owner", models.ForeignKey(f"shop.{of}", models.CASCADE)))
     return CreateModel(name, fields)
@@ -25,7 +27,7 @@ def test_neighbouring_tables_are_one_operation_and_the_order_stays() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_tables_that_refer_to_each_other_are_made_together_and_taken_back_again() -> None:
     migration = Migration("0001", "shop")
-    migration.operations = in_groups([table("Lamp"), table("Shade", of="Lamp")])
+    migration.operations = in_groups([table("Lamp"), table("Shade", of="Lamp")])  # type: ignore[misc]
     before = connection.introspection.table_names()
     with connection.schema_editor(atomic=True) as editor:
         after = migration.apply(ProjectState(), editor)

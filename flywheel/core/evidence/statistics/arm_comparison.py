@@ -20,7 +20,7 @@ from flywheel.core.evidence.statistics.estimates import (
     mcnemar_exact,
     paired_bootstrap,
     paired_difference,
-    sample_quantile,
+    paired_quantiles,
 )
 from flywheel.core.evidence.statistics.eval_metrics import (
     METRICS,
@@ -208,14 +208,15 @@ def _cost_per_success_ratio(before: Sequence[Row], after: Sequence[Row], seed: i
         per_success_old, per_success_new = (arm[:, 0].sum() / arm[:, 1].sum() for arm in (old, new))
         return float(per_success_new / per_success_old)
 
-    return _row_bootstrap(before, after, priced, ratio, seed)
+    old, new, unscored = _read_in_both(before, after, priced)
+    return paired_bootstrap(old, new, ratio, seed=seed, unscored=unscored)
 
 
 def _latency_bootstrap(
     before: Sequence[Row],
     after: Sequence[Row],
     q: float,
-    combine: Callable[[float, float], float],
+    combine: Callable[[Array, Array], Array],
     seed: int,
     level: float = 0.95,
 ) -> Estimate:
@@ -223,26 +224,19 @@ def _latency_bootstrap(
         latency = METRICS["latency_p50_ms"].value(row)
         return None if latency is None else (latency,)
 
-    def statistic(old: Array, new: Array) -> float:
-        return combine(sample_quantile(old[:, 0], q), sample_quantile(new[:, 0], q))
+    old, new, unscored = _read_in_both(before, after, timed)
+    times = [[group[:, 0] for group in arm] for arm in (old, new)]
+    return paired_quantiles(times[0], times[1], q, combine, seed=seed, level=level, unscored=unscored)
 
-    return _row_bootstrap(before, after, timed, statistic, seed, level)
 
-
-def _row_bootstrap(
-    before: Sequence[Row],
-    after: Sequence[Row],
-    read: Callable[[Row], tuple[float, ...] | None],
-    statistic: Callable[[Array, Array], float],
-    seed: int,
-    level: float = 0.95,
-) -> Estimate:
-    """Bootstrap a statistic of attempts, over the tasks that have a reading in both arms."""
+def _read_in_both(
+    before: Sequence[Row], after: Sequence[Row], read: Callable[[Row], tuple[float, ...] | None]
+) -> tuple[list[Array], list[Array], int]:
+    """Group the attempts at the tasks that have a reading in both arms; and how many of the second have none there."""
     arms = [[(row, values) for row in rows if (values := read(row)) is not None] for rows in (before, after)]
     both = {row.task_id for row, _ in arms[0]} & {row.task_id for row, _ in arms[1]}
     old, new = (_grouped([(row.cluster, values) for row, values in arm if row.task_id in both]) for arm in arms)
-    unscored = len(after) - sum(len(group) for group in new)
-    return paired_bootstrap(old, new, statistic, seed=seed, level=level, unscored=unscored)
+    return old, new, len(after) - sum(len(group) for group in new)
 
 
 def _grouped(readings: Sequence[tuple[str, tuple[float, ...]]]) -> list[Array]:

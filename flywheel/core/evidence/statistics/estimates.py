@@ -174,14 +174,20 @@ def quantile(
         raise ValueError(f"{q} is not a quantile; it lies between 0 and 1.")
     (scored,), codes, unscored = _complete([values], clusters)
     point = sample_quantile(scored, q) if scored.size else None
-    order = np.argsort(scored, kind="stable")
-    ordered, owners = scored[order], codes[order]
+    resampled = _resampled_quantile(scored, codes, q)
+    return _bootstrap(point, resampled, _count(codes), scored.size, unscored, seed, level, resamples)
+
+
+def _resampled_quantile(values: Array, owners: NDArray[np.intp], q: float) -> Callable[[Draws], Array]:
+    """Give what finds the ``q`` quantile of each resample; ``owners`` are the clusters of the values."""
+    order = np.argsort(values, kind="stable")
+    ordered, owners = values[order], owners[order]
 
     def resampled(draws: Draws) -> Array:
         parts = np.array_split(draws, 1 + draws.size // 2**17)  # what a processor keeps at hand
         return np.concatenate([_drawn_quantiles(ordered, owners, part, q) for part in parts])
 
-    return _bootstrap(point, resampled, _count(codes), scored.size, unscored, seed, level, resamples)
+    return resampled
 
 
 def _drawn_quantiles(ordered: Array, owners: NDArray[np.intp], draws: Draws, q: float) -> Array:
@@ -297,6 +303,37 @@ def paired_bootstrap(
     with np.errstate(divide="ignore", invalid="ignore"):
         point = value(range(len(baseline))) if n else None
         return _bootstrap(point, resampled, len(baseline), n, unscored, seed, level, resamples)
+
+
+def paired_quantiles(
+    baseline: Sequence[Array],
+    candidate: Sequence[Array],
+    q: float,
+    combine: Callable[[Array, Array], Array],
+    *,
+    seed: int,
+    level: float = 0.95,
+    resamples: int = 4000,
+    unscored: int = 0,
+) -> Estimate:
+    """Estimate what ``combine`` makes of both arms' ``q`` quantiles, such as their difference or ratio.
+
+    As ``paired_bootstrap``, with one value a row, shape (rows,), in every cluster of each arm; ``combine`` gets the
+    quantiles of many resamples at once. Raises ValueError on unequal numbers of clusters.
+    """
+    if len(baseline) != len(candidate):
+        raise ValueError(f"{len(baseline)} clusters in the baseline, {len(candidate)} in the candidate.")
+    n = sum(len(rows) for rows in candidate)
+    if not n:
+        return _bootstrap(None, lambda _: np.empty(0), 0, 0, unscored, seed, level, resamples)
+    arms = [np.concatenate(arm) for arm in (baseline, candidate)]
+    owners = (np.repeat(np.arange(len(arm)), [len(rows) for rows in arm]) for arm in (baseline, candidate))
+    old, new = (_resampled_quantile(values, codes, q) for values, codes in zip(arms, owners, strict=True))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        point = float(combine(*(np.array([sample_quantile(values, q)]) for values in arms))[0])
+        return _bootstrap(
+            point, lambda draws: combine(old(draws), new(draws)), len(baseline), n, unscored, seed, level, resamples
+        )
 
 
 def sign_flip_p(

@@ -380,6 +380,38 @@ def test_quantile_bootstrap_is_that_of_the_gathered_rows(values: list[tuple[floa
     assert found == by_rows
 
 
+@settings(max_examples=30)
+@given(
+    arms=st.lists(st.tuples(*[st.lists(st.floats(0.0, 1e6), min_size=1, max_size=6)] * 2), min_size=5, max_size=12),
+    q=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
+    divides=st.booleans(),
+)
+def test_a_bootstrap_of_both_arms_quantiles_is_that_of_the_gathered_rows(
+    arms: list[tuple[list[float], list[float]]], q: float, divides: bool
+) -> None:
+    old, new = ([np.array(cluster[arm]) for cluster in arms] for arm in (0, 1))
+
+    def combine(a: Any, b: Any) -> Any:
+        return b / a if divides else b - a
+
+    def of_rows(a: Array, b: Array) -> float:
+        return float(combine(np.float64(estimates.sample_quantile(a, q)), np.float64(estimates.sample_quantile(b, q))))
+
+    asked: dict[str, Any] = {"seed": 3, "resamples": 50, "unscored": 2}
+    assert estimates.paired_quantiles(old, new, q, combine, **asked) == estimates.paired_bootstrap(
+        old, new, of_rows, **asked
+    )
+
+
+def test_quantiles_of_arms_with_unequal_clusters_or_without_rows_are_told() -> None:
+    def minus(a: Array, b: Array) -> Array:
+        return b - a
+
+    with pytest.raises(ValueError, match="1 clusters in the baseline, 0 in the candidate"):
+        estimates.paired_quantiles([np.ones(1)], [], 0.5, minus, seed=0)
+    assert estimates.paired_quantiles([], [], 0.5, minus, seed=0).reason == "nothing was scored"
+
+
 def test_quantile_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(9)
     hits = 0
