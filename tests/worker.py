@@ -9,18 +9,20 @@
 `worker` is ready when the test begins and is gone when it ends. `start_worker()` gives further ones; `beat` runs beside
 the first. Their handlers are the real ones, and those of `tests/plays.py`.
 
-They are forked from a process that has imported everything, as importing takes longer than many a test.
+They are forked from a process that has imported everything, as importing takes longer than many a test; where a test
+has changed the environment, which settings are read from, they are started anew.
 """
 
 import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from flywheel.accounts.models import Pulse
 from flywheel.edge import jobs
 from flywheel.system import broker
 from tests.waiting import PATIENCE_S, wait_for
+from tests.worker_process import run_celery
 from workers.celery import GIVE_BACK_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,8 +52,7 @@ class Worker:
         self.beat: Worker | None = None
         self.path = settings.HOME / f"celery-{time.monotonic_ns()}.log"
         self.path.touch()
-        self.process = _forks().Process(target=_run_celery, args=[name, *arguments, str(self.path)])
-        self.process.start()
+        self.process = _start_celery(str(self.path), name, *arguments)
 
     @property
     def pid(self) -> int:
@@ -112,32 +114,35 @@ class Worker:
             self.wait_until(over_or_moved, f"{job.label} {job.pk} goes on (now {job.state}, {job.message!r})")
 
 
-@cache
-def _forks() -> "multiprocessing.context.ForkServerContext":
-    """What forks the processes: it knows this run's home and database."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.worker_app", "celery.__main__", "celery.apps.worker", "celery.apps.beat"])
+@contextlib.contextmanager
+def _environment() -> Iterator[dict[str, str]]:
+    """What the processes find in it: that of the test, with its database."""
     before = os.environ.copy()
     os.environ |= {"FLYWHEEL_HOME": str(settings.HOME), "DATABASE_URL": database_url()}
     try:
-        forkserver.ensure_running()
+        yield {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     finally:
         os.environ.clear()
         os.environ |= before
-    return context
 
 
-def _run_celery(*arguments: str) -> None:
-    """`celery -A tests.worker_app ARGUMENT …`, which writes to the file that is the last argument."""
-    os.setsid()
-    with open(arguments[-1], "wb") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    sys.argv = ["celery", "-A", "tests.worker_app", *arguments[:-1]]
-    from celery.__main__ import main
+@cache
+def _forks() -> tuple[BaseContext, dict[str, str]]:
+    """Start what forks processes, and return it with the environment that it has read its settings from."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.worker_app", "celery.__main__", "celery.apps.worker", "celery.apps.beat"])
+    with _environment() as environment:
+        forkserver.ensure_running()
+    return context, environment
 
-    main()
+
+def _start_celery(*arguments: str) -> BaseProcess:
+    forks, known = _forks()
+    with _environment() as environment:
+        context = forks if environment == known else multiprocessing.get_context("spawn")
+        process: BaseProcess = context.Process(target=run_celery, args=arguments)  # type: ignore[attr-defined]
+        process.start()
+    return process
 
 
 @pytest.fixture

@@ -1,6 +1,12 @@
 """Whatever a click changes in the rooms of reviewers, a program can change: each page that takes a POST has its verb in
 the API, which the OpenAPI document names, and each that is read too."""
 
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ninja import Schema
+
 from flywheel.server.api import api
 from tests.accounts.test_access import PAGE_LIST
 
@@ -132,6 +138,22 @@ def test_what_a_page_does_the_api_does() -> None:
     operations = {each["operationId"] for path in api.get_openapi_schema()["paths"].values() for each in path.values()}
     unknown = {page: sorted(set(names.split()) - operations) for page, names in SAME.items()}
     assert {page: names for page, names in unknown.items() if names} == {}
+
+
+def test_no_two_bodies_have_one_name() -> None:
+    """The document knows them by it, and would describe one endpoint with the fields of another."""
+
+    def under(schema: type[Schema]) -> Iterator[type[Schema]]:
+        for each in schema.__subclasses__():
+            yield each
+            yield from under(each)
+
+    api.get_openapi_schema()
+    bodies = defaultdict(set)
+    for each in under(Schema):
+        if not each.__module__.startswith(("ninja.", "abc")):  # what ninja makes of them
+            bodies[each.__name__].add(json.dumps(each.model_json_schema(), sort_keys=True))
+    assert [name for name, described in bodies.items() if len(described) > 1] == []
 
 
 def test_every_page_says_which_operation_it_is() -> None:

@@ -91,7 +91,7 @@ class EnvironmentIn(Body):
     """The whole verifier instead, such as a rubric: `{"kind": "rubric", "parts": […]}`."""
 
 
-class VersionIn(Body):
+class EnvironmentVersionIn(Body):
     """A new version; what is left out stays as it is in the newest one."""
 
     config: dict[str, Any] | None = None
@@ -171,7 +171,9 @@ def get_environment(request: HttpRequest, name: str) -> Environment:
 
 
 @router.post("/environments/{name}/versions", response={201: EnvironmentVersionOut}, auth=Key(Scope.BUILD))
-def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn) -> Status[EnvironmentVersion]:
+def make_environment_version(
+    request: HttpRequest, name: str, wanted: EnvironmentVersionIn
+) -> Status[EnvironmentVersion]:
     """The next version; the newest when nothing changes. Every task is proved again under it."""
     row = find_environment(request, name)
     _refuse_attaching(request, row.kind)

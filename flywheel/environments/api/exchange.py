@@ -22,7 +22,7 @@ from flywheel.trajectories.import_export.trajectory_import import kept_aside
 router = Router(tags=["environments"])
 
 
-class ExportIn(Body):
+class TaskSetExportIn(Body):
     format: str
     """`nemo_gym`, `verifiers`, `verifiers_classic`, `harbor` or `openenv`."""
     held_out: bool = False
@@ -34,7 +34,7 @@ class ExportIn(Body):
     auth=Key(Scope.BUILD),
     openapi_extra={"responses": {200: {"description": "a zip archive", "content": {"application/zip": {}}}}},
 )
-def export_environment(request: HttpRequest, name: str, version: int, wanted: ExportIn) -> HttpResponseBase:
+def export_environment(request: HttpRequest, name: str, version: int, wanted: TaskSetExportIn) -> HttpResponseBase:
     """The environment of a task set with its tasks and its verifier, as a zip archive."""
     asked = keyed(request)
     rows = TaskSet.objects.select_related("environment_version__environment", "project")
@@ -71,7 +71,7 @@ class TakenOut(Schema):
     """The new tasks and their sources, by split."""
 
 
-class EvalIn(Body):
+class ImportedEvalIn(Body):
     name: str
     """Of the environment that is made."""
     eval: Any
@@ -107,7 +107,7 @@ class EvalTakenOut(Schema):
 
 
 @router.post("/imported-evals", response={200: EvalTakenOut, 201: EvalTakenOut}, auth=Key(Scope.BUILD))
-def import_openai_eval(request: HttpRequest, wanted: EvalIn) -> Status[EvalTaken]:
+def import_openai_eval(request: HttpRequest, wanted: ImportedEvalIn) -> Status[EvalTaken]:
     """An environment of an eval of OpenAI's hosted service: its graders a rubric, its items tasks. A grader that cannot
     be taken is refused by name, unless it is to go on without it."""
     key = keyed(request)

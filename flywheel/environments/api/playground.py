@@ -31,7 +31,7 @@ class ToolCallIn(Body):
     id: str = Field("", max_length=200)
 
 
-class MoveIn(Body):
+class PlayMoveIn(Body):
     """One message of the policy."""
 
     at: int = Field(ge=0)
@@ -136,7 +136,7 @@ def get_play_state(request: HttpRequest, play: int) -> list[dict[str, Any]]:
 
 
 @router.post("/plays/{play}/moves", response=PlayOut, auth=Key(Scope.BUILD))
-def make_move(request: HttpRequest, play: int, wanted: MoveIn) -> Play:
+def make_move(request: HttpRequest, play: int, wanted: PlayMoveIn) -> Play:
     """Make a move; the answer holds what the environment says to it, and the verdict when that ends the episode."""
     row = get_play(request, play)
     calls = tuple(

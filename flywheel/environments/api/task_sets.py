@@ -40,7 +40,7 @@ class TaskSetOut(Schema):
     created_at: datetime
 
 
-class MemberOut(Schema):
+class TaskSetMemberOut(Schema):
     number: int = Field(alias="task.number")
     split: str
     digest: str = Field(alias="task.digest")
@@ -48,7 +48,7 @@ class MemberOut(Schema):
 
 
 class TaskSetWithMembers(TaskSetOut):
-    members: list[MemberOut]
+    members: list[TaskSetMemberOut]
     """Without the sealed ones."""
 
     @staticmethod

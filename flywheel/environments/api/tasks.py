@@ -65,7 +65,7 @@ class TaskIn(Body):
     """Of a labelled trajectory: its decision becomes the task."""
 
 
-class BulkOut(Schema):
+class BulkTasksOut(Schema):
     made: list[Number]
     """Numbers of the new tasks."""
     unproved: int
@@ -75,7 +75,7 @@ class BulkOut(Schema):
     left: int
 
 
-class RetireIn(Body):
+class TaskRetireIn(Body):
     reason: str
 
 
@@ -145,7 +145,7 @@ def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
     return Status(201 if is_new else 200, task)
 
 
-@router.post("/environments/{name}/tasks/bulk", response=BulkOut, auth=Key(Scope.BUILD))
+@router.post("/environments/{name}/tasks/bulk", response=BulkTasksOut, auth=Key(Scope.BUILD))
 def make_all_tasks(request: HttpRequest, name: str) -> bulk_tasks.Made:
     """A task of every labelled failure that has none, at most 200 at a time."""
     return bulk_tasks.tasks_from_all(environment=find_environment(request, name), actor=keyed(request).actor)
@@ -159,7 +159,7 @@ def get_task(request: HttpRequest, name: str, number: int) -> Task:
 
 
 @router.post("/environments/{name}/tasks/{int:number}/retire", response=TaskOut, auth=Key(Scope.BUILD))
-def retire_task(request: HttpRequest, name: str, number: int, wanted: RetireIn) -> Task:
+def retire_task(request: HttpRequest, name: str, number: int, wanted: TaskRetireIn) -> Task:
     """Keep a task out of every future task set; frozen sets keep it."""
     return retire(task=find_task(request, name, number), actor=keyed(request).actor, reason=wanted.reason)
 

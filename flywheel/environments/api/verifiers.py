@@ -49,7 +49,7 @@ class PartTypesOut(Schema):
     """Why there may be no score, by the word that results have."""
 
 
-class TrialIn(Body):
+class VerifierTrialIn(Body):
     verifier: dict[str, Any]
     """`{"kind": "rubric", "parts": [{"type", "name", "weight", "required", …}]}`."""
     tasks: list[int] = []
@@ -62,7 +62,7 @@ class TrialIn(Body):
     """Of your own making: the same key again is the same trial."""
 
 
-class TrialRow(Schema):
+class VerifierTrialRow(Schema):
     what: str
     """A check of the proof, or a rollout."""
     wanted: str
@@ -81,10 +81,10 @@ class TrialRow(Schema):
 class TrialTask(Schema):
     number: int
     is_proved: bool
-    rows: list[TrialRow]
+    rows: list[VerifierTrialRow]
 
 
-class TrialOut(JobOut):
+class VerifierTrialOut(JobOut):
     judges: dict[str, Any]
     """Of each LLM judge, by its part: `models` that answered, `judged`, `canaries`, `tokens_in`, `tokens_out`, and
     `void`, which says why nothing of it counts."""
@@ -122,8 +122,8 @@ def list_verifier_parts(request: HttpRequest) -> dict[str, Any]:
     return {"items": items, "causes": CAUSES}
 
 
-@router.post("/environments/{name}/trials", response={202: TrialOut}, auth=Key(Scope.BUILD))
-def try_verifier(request: HttpRequest, name: str, wanted: TrialIn) -> Status[Trial]:
+@router.post("/environments/{name}/trials", response={202: VerifierTrialOut}, auth=Key(Scope.BUILD))
+def try_verifier(request: HttpRequest, name: str, wanted: VerifierTrialIn) -> Status[Trial]:
     """Let a worker say what a verifier makes of tasks' proofs and rollouts; nothing of it is saved as a score."""
     job = trials.submit(
         environment=find_environment(request, name),
@@ -137,13 +137,13 @@ def try_verifier(request: HttpRequest, name: str, wanted: TrialIn) -> Status[Tri
     return Status(202, job)
 
 
-@router.get("/trials/{pk}", response=TrialOut, auth=Key(Scope.BUILD))
+@router.get("/trials/{pk}", response=VerifierTrialOut, auth=Key(Scope.BUILD))
 def get_trial(request: HttpRequest, pk: int) -> Trial:
     """Return a trial: its progress, and its report on each task that is done. Gone an hour after the next trial."""
     return one(Trial.objects.filter(project=keyed(request).project), pk=pk)
 
 
-@router.post("/trials/{pk}/cancel", response=TrialOut, auth=Key(Scope.BUILD))
+@router.post("/trials/{pk}/cancel", response=VerifierTrialOut, auth=Key(Scope.BUILD))
 def cancel_trial(request: HttpRequest, pk: int) -> Trial:
     """Ask for an end; what it said by then stays."""
     return get_trial(request, pk).cancel(keyed(request).actor)

@@ -67,7 +67,7 @@ class DisagreementOut(Schema):
     reason: str
 
 
-class AgreementOut(Schema):
+class VerifierAgreementOut(Schema):
     name: str
     """Of the part that is a judge; empty for the whole verifier."""
     agreement: dict[str, Any]
@@ -90,7 +90,7 @@ class AgreementOut(Schema):
 class AgreementsOut(Schema):
     environment_version: str
     verifier_digest: str
-    items: list[AgreementOut]
+    items: list[VerifierAgreementOut]
 
 
 class RescoredQuery(ListQuery):

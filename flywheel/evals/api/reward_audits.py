@@ -50,7 +50,7 @@ class AuditOut(Schema):
     finished_at: datetime | None
 
 
-class ItemOut(Schema):
+class AuditItemOut(Schema):
     place: int
     task: Number = Field(alias="result.task")
     trace_id: TraceId | None = Field(alias="result.trajectory")
@@ -78,12 +78,12 @@ class ItemOut(Schema):
 
 
 class ItemPage(Schema):
-    items: list[ItemOut]
+    items: list[AuditItemOut]
     next: int | None
     """`after` of the next page, or null."""
 
 
-class ItemQuery(Schema):
+class AuditItemQuery(Schema):
     after: int = 0
     limit: int = Field(50, ge=1, le=MOST)
 
@@ -153,7 +153,7 @@ def get_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
 
 
 @router.get("/reward-audits/{audit_id}/items", response=ItemPage, auth=Key(Scope.READ))
-def list_audited_outputs(request: HttpRequest, audit_id: int, asked: Query[ItemQuery]) -> dict[str, Any]:
+def list_audited_outputs(request: HttpRequest, audit_id: int, asked: Query[AuditItemQuery]) -> dict[str, Any]:
     """The outputs in the order in which people see them; the verdicts once the audit is finished."""
     rows = _items(get_reward_audit(request, audit_id)).filter(place__gt=asked.after)
     return cut_page(rows, asked.limit, "place")
@@ -165,7 +165,7 @@ def list_audited_tasks(request: HttpRequest, audit_id: int) -> list[Solved]:
     return solve_rates(get_reward_audit(request, audit_id).run)
 
 
-@router.post("/reward-audits/{audit_id}/items/{place}", response=ItemOut, auth=Key(Scope.REVIEW))
+@router.post("/reward-audits/{audit_id}/items/{place}", response=AuditItemOut, auth=Key(Scope.REVIEW))
 def judge_audited_output(request: HttpRequest, audit_id: int, place: int, body: AnswerIn) -> RewardAuditItem:
     """Say of one output whether it did what was asked; one's own answer may be changed until the audit is finished."""
     audit = get_reward_audit(request, audit_id)
@@ -177,7 +177,7 @@ def judge_audited_output(request: HttpRequest, audit_id: int, place: int, body: 
     return _items(audit).get(pk=item.pk)
 
 
-@router.post("/reward-audits/{audit_id}/undo", response=ItemOut, auth=Key(Scope.REVIEW))
+@router.post("/reward-audits/{audit_id}/undo", response=AuditItemOut, auth=Key(Scope.REVIEW))
 def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem:
     """Take back what the key's maker said last."""
     audit = get_reward_audit(request, audit_id)

@@ -84,7 +84,7 @@ class EvalRow(JobOut):
         return cast("dict[str, Any] | None", row.summary.get("metrics", {}).get("success"))
 
 
-class EventOut(Schema):
+class EvalEventOut(Schema):
     at: datetime
     level: str
     text: str
@@ -106,7 +106,7 @@ class EvalOut(EvalRow):
     there is one, the gate calls a comparison invalid. Empty while nothing was asked."""
     contamination: TrainedOnOut | None
     """Whether the version learnt from these tasks; null for train tasks."""
-    events: list[EventOut]
+    events: list[EvalEventOut]
 
     @staticmethod
     def resolve_unlike_live(row: EvalRun) -> list[str]:

@@ -15,7 +15,7 @@ from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.answers import EstimateOut
 from flywheel.edge.refusals import Missing, check_choice
 from flywheel.edge.schemas import Body
-from flywheel.failures.api.queue_schemas import AgreementOut
+from flywheel.failures.api.queue_schemas import ReviewAgreementOut
 from flywheel.failures.api.queues import agreed
 from flywheel.failures.detectors import detector_quality, detector_settings
 from flywheel.failures.queues import agreement
@@ -94,7 +94,7 @@ class CorrectionsOut(Schema):
     buckets: list[CorrectedOut]
 
 
-class ProjectAgreementOut(AgreementOut):
+class ProjectAgreementOut(ReviewAgreementOut):
     corrections: CorrectionsOut
     """Of decisions that one person made alone: changed to another bucket later."""
 

@@ -73,7 +73,7 @@ class ReviewOut(Schema):
     taken_back_at: datetime | None
 
 
-class ItemOut(Schema):
+class QueueItemOut(Schema):
     id: int
     trace_id: str = Field(alias="trajectory.trace_id")
     state: str = Field(alias="state_now")
@@ -93,12 +93,12 @@ class ItemOut(Schema):
         return row.reserved_until if row.is_reserved else None
 
 
-class ReviewedOut(ItemOut):
+class ReviewedOut(QueueItemOut):
     reviews: list[ReviewOut] = Field(alias="visible")
     """Your own; everybody's where they are not blind or the item is closed."""
 
 
-class ItemQuery(ListQuery):
+class QueueItemQuery(ListQuery):
     state: str = ""
 
 
@@ -147,7 +147,7 @@ class BucketAgreementOut(Schema):
     alpha: EstimateOut
 
 
-class AgreementOut(Schema):
+class ReviewAgreementOut(Schema):
     items: int
     alpha: EstimateOut
     buckets: list[BucketAgreementOut]

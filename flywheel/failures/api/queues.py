@@ -13,12 +13,12 @@ from flywheel.edge.refusals import Stale, Unreadable, check_choice, one
 from flywheel.failures.api.queue_schemas import (
     AddedOut,
     AddIn,
-    AgreementOut,
     DeclineIn,
-    ItemOut,
-    ItemQuery,
     QueueIn,
+    QueueItemOut,
+    QueueItemQuery,
     QueueOut,
+    ReviewAgreementOut,
     ReviewedOut,
     ReviewIn,
     TakeIn,
@@ -64,8 +64,8 @@ def change_queue(request: HttpRequest, queue_id: int, wanted: QueueIn) -> dict[s
     return get_queue(request, queue_id)
 
 
-@router.get("/queues/{int:queue_id}/items", response=page_of(ItemOut), auth=Key(Scope.READ))
-def list_queue_items(request: HttpRequest, queue_id: int, query: Query[ItemQuery]) -> dict[str, Any]:
+@router.get("/queues/{int:queue_id}/items", response=page_of(QueueItemOut), auth=Key(Scope.READ))
+def list_queue_items(request: HttpRequest, queue_id: int, query: Query[QueueItemQuery]) -> dict[str, Any]:
     """List the queue's items, the newest first."""
     rows = _items(request, queue_id)
     if query.state:
@@ -149,7 +149,7 @@ def reopen_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> Queu
     return get_queue_item(request, queue_id, item_id)
 
 
-@router.get("/queues/{int:queue_id}/agreement", response=AgreementOut, auth=Key(Scope.READ))
+@router.get("/queues/{int:queue_id}/agreement", response=ReviewAgreementOut, auth=Key(Scope.READ))
 def get_queue_agreement(request: HttpRequest, queue_id: int) -> dict[str, Any]:
     """Return reviewers' agreement beyond chance: Krippendorff's alpha in all and by bucket, Cohen's kappa of pairs."""
     return agreed(agreement.of_queue(_queue(request, queue_id)))

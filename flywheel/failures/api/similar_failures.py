@@ -14,11 +14,11 @@ from flywheel.failures.api.similar_schemas import (
     ApartIn,
     ClusteringIn,
     ClusteringOut,
+    ClusterMemberOut,
+    ClusterMoveIn,
     ClusterOut,
     LabelClusterIn,
-    MemberOut,
     MergeIn,
-    MoveIn,
     NameIn,
     NeighboursOut,
     PageQuery,
@@ -92,7 +92,7 @@ def get_cluster(request: HttpRequest, pk: int) -> Cluster:
     return one(rows.filter(clustering__project=keyed(request).project), pk=pk)
 
 
-@router.get("/clusters/{pk}/members", response=page_of(MemberOut), auth=Key(Scope.READ))
+@router.get("/clusters/{pk}/members", response=page_of(ClusterMemberOut), auth=Key(Scope.READ))
 def list_cluster_members(request: HttpRequest, pk: int, query: Query[PageQuery]) -> dict[str, Any]:
     """Its members, the most typical first."""
     return paginate(get_cluster(request, pk).members.select_related("trajectory"), query, keys=("likeness", "id"))
@@ -107,7 +107,7 @@ def name_cluster(request: HttpRequest, pk: int, wanted: NameIn) -> Cluster:
 
 
 @router.post("/clusters/{pk}/move", response=ClusterOut, auth=Key(Scope.REVIEW))
-def move_cluster_members(request: HttpRequest, pk: int, wanted: MoveIn) -> Cluster:
+def move_cluster_members(request: HttpRequest, pk: int, wanted: ClusterMoveIn) -> Cluster:
     """Move members into a cluster of their own, to the rest, or to another cluster; answers where they are."""
     cluster, actor = get_cluster(request, pk), keyed(request).actor
     target = cluster_edits.move(cluster=cluster, trace_ids=wanted.trace_ids, to=wanted.to, actor=actor)

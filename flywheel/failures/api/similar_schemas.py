@@ -59,7 +59,7 @@ class ClusterOut(Schema):
     """Trace id of the most typical member."""
 
 
-class MemberOut(Schema):
+class ClusterMemberOut(Schema):
     trace_id: str = Field(alias="trajectory.trace_id")
     title: str = Field(alias="trajectory.title")
     likeness: float
@@ -99,7 +99,7 @@ class NameIn(Body):
     name: str
 
 
-class MoveIn(Body):
+class ClusterMoveIn(Body):
     trace_ids: list[str]
     to: str
     """`new` for a cluster of their own, `rest` for those that are like no other, or the id of a cluster."""

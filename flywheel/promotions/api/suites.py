@@ -58,7 +58,7 @@ class SuiteIn(Body):
     )
 
 
-class RetireIn(Body):
+class SuiteRetireIn(Body):
     version: int
     """As you saw it."""
     reason: str
@@ -149,7 +149,7 @@ def put_suite(request: HttpRequest, name: str, body: SuiteIn) -> Status[Suite]:
 
 
 @router.post("/agents/{name}/suites/{suite}/retire", response=SuiteOut, auth=Key(Scope.BUILD))
-def retire_suite(request: HttpRequest, name: str, suite: str, body: RetireIn) -> Suite:
+def retire_suite(request: HttpRequest, name: str, suite: str, body: SuiteRetireIn) -> Suite:
     """No candidate runs it any more; what rests on it stays. 409 when another version of it is present."""
     row = get_object_or_404(_agent(request, name).suites, name=suite, version=body.version)
     definitions.retire(suite=row, actor=keyed(request).actor, reason=body.reason)

@@ -34,7 +34,7 @@ class DraftIn(Body):
     """Any of `temperature`, `top_p` and `max_tokens`; those left out stay."""
 
 
-class TrialIn(Body):
+class FixTrialIn(Body):
     key: uuid.UUID | None = None
     """Yours, so that a call which is repeated makes one trial."""
     bucket: str
@@ -115,7 +115,7 @@ class DraftOut(Schema):
     problem: str
 
 
-class TrialRow(Schema):
+class FixTrialRow(Schema):
     id: int
     bucket: str
     version: Ref = Field(alias="parent")
@@ -128,7 +128,7 @@ class TrialRow(Schema):
     created_at: datetime
 
 
-class TrialOut(TrialRow):
+class FixTrialOut(FixTrialRow):
     drafts: list[DraftOut]
     best: str | None
     """The name of the draft that gains most, once all are over; null where none gains."""
@@ -156,14 +156,14 @@ def choose_examples(request: HttpRequest, name: str, version: int, query: Query[
     return example_choice.examples_for(task_set, parent, bucket=query.bucket, budget=query.tokens, seed=query.seed)
 
 
-@router.get("/fix-trials", response=page_of(TrialRow, "FixTrialPage"), auth=Key(Scope.READ))
+@router.get("/fix-trials", response=page_of(FixTrialRow, "FixTrialPage"), auth=Key(Scope.READ))
 def list_fix_trials(request: HttpRequest, query: Query[ListQuery]) -> Any:
     """List the fixes that were tried, newest first."""
     return paginate(trial_results.trials().filter(project=keyed(request).project), query)
 
 
-@router.post("/fix-trials", response={200: TrialOut, 201: TrialOut}, auth=Key(Scope.BUILD))
-def try_fix(request: HttpRequest, body: TrialIn) -> Status[Any]:
+@router.post("/fix-trials", response={200: FixTrialOut, 201: FixTrialOut}, auth=Key(Scope.BUILD))
+def try_fix(request: HttpRequest, body: FixTrialIn) -> Status[Any]:
     """Make the drafts versions, and run them and their parent on the train tasks. The same key again answers the trial
     that is there, with 200."""
     wanted = TrialRequest(
@@ -178,12 +178,12 @@ def try_fix(request: HttpRequest, body: TrialIn) -> Status[Any]:
     return Status(201 if is_new else 200, _whole(_trial(request, trial.pk)))
 
 
-@router.get("/fix-trials/{trial_id}", response=TrialOut, auth=Key(Scope.READ))
+@router.get("/fix-trials/{trial_id}", response=FixTrialOut, auth=Key(Scope.READ))
 def get_fix_trial(request: HttpRequest, trial_id: int) -> Any:
     return _whole(_trial(request, trial_id))
 
 
-@router.post("/fix-trials/{trial_id}/measure", response=TrialOut, auth=Key(Scope.TRAIN))
+@router.post("/fix-trials/{trial_id}/measure", response=FixTrialOut, auth=Key(Scope.TRAIN))
 def measure_fix(request: HttpRequest, trial_id: int) -> Any:
     """Run the best draft on the held-out tasks, and its parent where it has not run there. The end of both makes a
     candidate. 409 while the train tasks are not over, 422 where no draft gains anything."""
@@ -197,7 +197,7 @@ def _trial(request: HttpRequest, pk: int) -> FixTrial:
 
 def _whole(trial: FixTrial) -> dict[str, Any]:
     found, candidate = trial_results.results_of(trial), trial_results.candidate_of(trial)
-    row = TrialRow.from_orm(trial).dict(by_alias=True)
+    row = FixTrialRow.from_orm(trial).dict(by_alias=True)
     return row | {
         "drafts": found.drafts,
         "best": found.best.draft.name if found.is_over and found.best else None,

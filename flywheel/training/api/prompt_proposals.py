@@ -70,7 +70,7 @@ class ScoreOut(Schema):
     reason: str
 
 
-class ProposalOut(Schema):
+class PromptProposalOut(Schema):
     place: int
     """0 for the version's own prompt."""
     text: str
@@ -118,7 +118,9 @@ def get_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
 
 
 @router.get(
-    "/prompt-searches/{search_id}/proposals", response=page_of(ProposalOut, "PromptProposalPage"), auth=Key(Scope.READ)
+    "/prompt-searches/{search_id}/proposals",
+    response=page_of(PromptProposalOut, "PromptProposalPage"),
+    auth=Key(Scope.READ),
 )
 def list_prompt_proposals(request: HttpRequest, search_id: int, query: Query[ListQuery]) -> dict[str, Any]:
     """List every proposal with its scores by task, newest first; the last is the version's own prompt."""

@@ -80,7 +80,7 @@ class DropIn(Body):
     reason: str
 
 
-class StepOut(Schema):
+class RolloutStepOut(Schema):
     name: str
     words: str
     before: int
@@ -108,7 +108,7 @@ class RolloutOut(Schema):
 class RolloutsOut(Schema):
     items: list[RolloutOut]
     next: str | None
-    steps: list[StepOut]
+    steps: list[RolloutStepOut]
     kept: int
     rows: int | None
     """That a dataset would have; None where there are too many to make them now."""

@@ -96,13 +96,13 @@ class RunOut(Schema):
         return reward_lock.kept(row)
 
 
-class PointOut(Schema):
+class TrainingPointOut(Schema):
     step: int
     at: datetime
     values: Any
 
 
-class EventOut(Schema):
+class TrainingEventOut(Schema):
     id: int
     at: datetime
     level: str
@@ -110,13 +110,13 @@ class EventOut(Schema):
 
 
 class Points(Schema):
-    items: list[PointOut]
+    items: list[TrainingPointOut]
     next: int | None
     """`after` of the next page, or null when these were the last so far."""
 
 
 class Events(Schema):
-    items: list[EventOut]
+    items: list[TrainingEventOut]
     next: int | None
 
 

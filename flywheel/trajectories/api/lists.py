@@ -64,14 +64,14 @@ class TagIn(Selection):
     """Take the tags away."""
 
 
-class ExportIn(Selection):
+class BulkExportIn(Selection):
     format: str = "atif"
     """`atif`, `otlp`, `openai`, `openai-bare` or `csv`."""
     cols: list[str] = []
     """Attributes that were sent, such as `attr.app.release`, to be written too."""
 
 
-class QueueIn(Selection):
+class BulkQueueIn(Selection):
     queue: int
 
 
@@ -191,13 +191,13 @@ def tag_trajectories(request: HttpRequest, wanted: TagIn) -> Status[Bulk]:
 
 
 @router.post("/bulk/export", response={202: BulkOut}, auth=Key(Scope.READ))
-def export_many(request: HttpRequest, wanted: ExportIn) -> Status[Bulk]:
+def export_many(request: HttpRequest, wanted: BulkExportIn) -> Status[Bulk]:
     """Write many into a file in the background; `GET /bulk/{id}/file` gives it, for a week."""
     return _submit(request, "export", wanted, {"format": wanted.format, "columns": wanted.cols})
 
 
 @router.post("/bulk/queue", response={202: BulkOut}, auth=Key(Scope.REVIEW))
-def queue_trajectories(request: HttpRequest, wanted: QueueIn) -> Status[Bulk]:
+def queue_trajectories(request: HttpRequest, wanted: BulkQueueIn) -> Status[Bulk]:
     """Send many to a review queue in the background; what is in it already is skipped."""
     return _submit(request, "queue", wanted, {"queue": wanted.queue})
 

@@ -47,7 +47,7 @@ class FiguresOut(Schema):
     """Whose latency is known."""
 
 
-class PointOut(FiguresOut):
+class MetricPointOut(FiguresOut):
     start: date
     q: str
     """Finds these trajectories in `GET /trajectories`."""
@@ -56,10 +56,10 @@ class PointOut(FiguresOut):
 class GroupOut(FiguresOut):
     name: str
     q: str
-    times: list[PointOut]
+    times: list[MetricPointOut]
 
 
-class BucketOut(Schema):
+class MetricBucketOut(Schema):
     bucket: str
     count: int
     confirmed: int
@@ -77,10 +77,10 @@ class MetricsOut(Schema):
     by: str
     q: str
     total: FiguresOut
-    times: list[PointOut]
+    times: list[MetricPointOut]
     groups: list[GroupOut]
     """The most used, at most 50. By tool a trajectory counts under each tool that it called."""
-    buckets: list[BucketOut]
+    buckets: list[MetricBucketOut]
 
 
 class MetricsQuery(Schema):

@@ -32,7 +32,7 @@ class NoteOut(Schema):
     words: str
 
 
-class ProposalOut(Schema):
+class TrafficProposalOut(Schema):
     """The parts that the newest runs have in common; nothing is made of them until they are posted."""
 
     reported: ReportedOut
@@ -68,7 +68,7 @@ class TrafficVersionOut(VersionOut):
     """Stored runs that became the version's own."""
 
 
-@router.get("/agents/{name}/versions/from-traffic", response=ProposalOut, auth=Key(Scope.READ))
+@router.get("/agents/{name}/versions/from-traffic", response=TrafficProposalOut, auth=Key(Scope.READ))
 def propose_version(request: HttpRequest, name: str, label: str | None = None) -> traffic_versions.Proposal:
     """Read off the newest production runs what the agent is made of, and in how many of them it was so."""
     return traffic_versions.proposal(find_agent(keyed(request).project, name), label)
