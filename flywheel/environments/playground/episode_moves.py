@@ -266,8 +266,9 @@ def _locked(play: Play, at: int) -> Play:
         "environment_version__environment", "task__environment", "created_by"
     )
     row = rows.get(pk=play.pk)
-    if waiting(row) is not None:
-        raise Stale("a version is making its move; wait until it has")
+    if (turn := waiting(row)) is not None:
+        who = "a version is making its move" if turn.version_id else "the environment is at work"
+        raise Stale(f"{who}; wait until that is done")
     if len(row.moves) != at:
         raise Stale("a move was made since this page was loaded; look at it first")
     return row

@@ -135,6 +135,10 @@ def test_a_version_makes_one_move_or_all(
     )
     with pytest.raises(Refused, match="making its move"):
         verbs.say(play=play, message=Message("assistant", "me first"), at=0)
+    PlayTurn.objects.filter(pk=turn.pk).update(version=None)
+    with pytest.raises(Refused, match="the environment is at work"):
+        verbs.say(play=play, message=Message("assistant", "me first"), at=0)
+    PlayTurn.objects.filter(pk=turn.pk).update(version=version)
     carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     play.refresh_from_db()
     turn.refresh_from_db()
