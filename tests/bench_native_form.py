@@ -7,10 +7,10 @@ people with other names ask of production, and each answer is read as it would b
 base before the training. Shares come with their 95 % interval (Wilson).
 
 What it shows is whether what is taught, rendered, generated and parsed is one form; it says nothing of larger models.
-The aim is 99%. With these defaults it was 93% [89, 95] of 300 answers, 8% [6, 12] right, after 15 minutes of training
-beside other work, and 0% before; 800 rows and 150 steps gave 87% [83, 90]. The base has read such prompts for 400 steps
-and answers them in the text form of the log. What the other answers are was not looked at, and a longer training of the
-base was not tried.
+The aim is 99%. With these defaults it was 93% [89, 95] of 300 answers at temperature 1 (the others were not tried yet),
+8% [6, 12] right, after 15 minutes of training beside other work, and 0% before; 800 rows and 150 steps gave 87%
+[83, 90]. The base has read such prompts for 400 steps and answers them in the text form of the log. What the other
+answers are was not looked at, and a longer training of the base was not tried.
 """
 
 import argparse
@@ -32,6 +32,7 @@ POSITIONS = 1024
 BASE_STEPS = 400
 TEMPERATURES = (1.0, 0.7, 0.0)
 SHOWN = 20
+"""Of the answers that are not native."""
 TEMPLATE = "qwen3_instruct_2507"
 """A chat template of TRL's by its name."""
 END, START = "<|im_end|>", "<|im_start|>"

@@ -43,7 +43,7 @@ from tests.worker import ROOT, broker_installed, start_worker, worker
 
 __all__ = ["broker_installed", "start_worker", "worker"]
 
-PBKDF2PasswordHasher.iterations = 1  # half a second for each password that a person is given or types
+PBKDF2PasswordHasher.iterations = 1  # it is slow on purpose, for each password that a person is given or types
 TOOLS = [
     {
         "name": "calendar.create_event",

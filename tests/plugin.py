@@ -9,11 +9,11 @@ Where FLYWHEEL_TEST_COUNTS names a file, the run's counts are appended to it, fo
 import gc
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -48,12 +48,9 @@ _started = False
 if _OWNER and "DATABASE_URL" not in os.environ:
     from flywheel.system import postgres
 
-    _server = postgres.start(HOME / "postgres")
-    os.environ["DATABASE_URL"] = _server.url
+    with patch.dict(postgres.SETTINGS, fsync="off", full_page_writes="off"):  # nothing here is to outlive the machine
+        os.environ["DATABASE_URL"] = postgres.start(HOME / "postgres").url
     _started = True
-    with (HOME / "postgres" / "cluster" / "postgresql.conf").open("a") as _settings:
-        _settings.write("fsync = off\nfull_page_writes = off\n")  # nothing here is to outlive the machine
-    os.kill(_server.pid, signal.SIGHUP)
 
 
 def pytest_collection_finish() -> None:

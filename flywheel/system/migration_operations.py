@@ -11,7 +11,7 @@ from django.db.migrations.state import ProjectState
 
 class CreateModels(Operation):
     """Makes several tables. After each of them Django would build every model anew that is related to it, which here is
-    nearly every one: four fifths of the time of a new database. This builds them once.
+    nearly every one: two thirds of the time of a new database. This builds them once.
     """
 
     def __init__(self, creations: Sequence[CreateModel]) -> None:

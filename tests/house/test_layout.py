@@ -214,7 +214,7 @@ KEPT_NAMES = {
     "flywheel.core.evidence.contamination.Finding.asked",
     "flywheel.core.evidence.contamination.Pair.asked",
     "flywheel.environments.api.sandbox.LayerOut.found",
-    "flywheel.environments.api.verifiers.TrialRow.wanted",
+    "flywheel.environments.api.verifiers.VerifierTrialRow.wanted",
     "flywheel.failures.models.clusters.Sketch.asked",
     "flywheel.training.api.contamination.FindingOut.asked",
     "workers.engines.isolation.Difference.asked",

@@ -117,11 +117,7 @@ def get_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
     return one(draft_search.searches().filter(project=keyed(request).project), pk=search_id)
 
 
-@router.get(
-    "/prompt-searches/{search_id}/proposals",
-    response=page_of(PromptProposalOut, "PromptProposalPage"),
-    auth=Key(Scope.READ),
-)
+@router.get("/prompt-searches/{search_id}/proposals", response=page_of(PromptProposalOut), auth=Key(Scope.READ))
 def list_prompt_proposals(request: HttpRequest, search_id: int, query: Query[ListQuery]) -> dict[str, Any]:
     """List every proposal with its scores by task, newest first; the last is the version's own prompt."""
     search = get_prompt_search(request, search_id)

@@ -290,9 +290,7 @@ def paired_bootstrap(
     than 1 % of resamples there is no interval.
     Raises ValueError on unequal numbers of clusters.
     """
-    if len(baseline) != len(candidate):
-        raise ValueError(f"{len(baseline)} clusters in the baseline, {len(candidate)} in the candidate.")
-    n = sum(len(rows) for rows in candidate)
+    n = _rows_of_pairs(baseline, candidate)
 
     def value(drawn: Sequence[int]) -> float:
         return float(statistic(*(np.concatenate([arm[c] for c in drawn]) for arm in (baseline, candidate))))
@@ -321,9 +319,7 @@ def paired_quantiles(
     As ``paired_bootstrap``, with one value a row, shape (rows,), in every cluster of each arm; ``combine`` gets the
     quantiles of many resamples at once. Raises ValueError on unequal numbers of clusters.
     """
-    if len(baseline) != len(candidate):
-        raise ValueError(f"{len(baseline)} clusters in the baseline, {len(candidate)} in the candidate.")
-    n = sum(len(rows) for rows in candidate)
+    n = _rows_of_pairs(baseline, candidate)
     if not n:
         return _bootstrap(None, lambda _: np.empty(0), 0, 0, unscored, seed, level, resamples)
     arms = [np.concatenate(arm) for arm in (baseline, candidate)]
@@ -334,6 +330,13 @@ def paired_quantiles(
         return _bootstrap(
             point, lambda draws: combine(old(draws), new(draws)), len(baseline), n, unscored, seed, level, resamples
         )
+
+
+def _rows_of_pairs(baseline: Sequence[Array], candidate: Sequence[Array]) -> int:
+    """Count the candidate's rows. Raises ValueError where the arms have not the same clusters."""
+    if len(baseline) != len(candidate):
+        raise ValueError(f"{len(baseline)} clusters in the baseline, {len(candidate)} in the candidate.")
+    return sum(len(rows) for rows in candidate)
 
 
 def sign_flip_p(
