@@ -15,9 +15,20 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's keys and values. Which of two values a reader takes is its own affair (RFC 8259, section 4), so that
+    a judge could read another than the tool does."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for place, key in enumerate(keys) if key in keys[:place])
+        raise ValueError(f"the key {twice[:60]!r} stands twice in one object")
+    return found
+
+
 # Made once: `json.dumps` and `json.loads` make others each time, which takes as long as a short text does.
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-_decode = json.JSONDecoder(parse_constant=_refuse).decode
+_decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once)
 
 
 def canonical(value: Any) -> bytes:
@@ -41,5 +52,26 @@ def is_deep(value: Any) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """Return the value that a JSON text holds; NaN and infinity are no JSON. Raises ValueError and RecursionError."""
-    return _decode(text)
+    """Return the value that a JSON text holds. NaN and infinity are no JSON, nor is an object that has a key twice.
+    Raises ValueError and RecursionError."""
+    return _decoder.decode(text)
+
+
+def read_json_start(text: str) -> tuple[Any, int]:
+    """Return the JSON value that a text begins with, by the rules of `read_json`, and where it ends."""
+    return _decoder.raw_decode(text)
+
+
+def repeats_a_key(text: str) -> bool:
+    """Whether a JSON object that begins anywhere in the text has a key twice, in itself or in an inner one. It is for
+    what another reader has read already, which kept one of the values and does not tell."""
+    at = text.find("{")
+    while at >= 0:
+        try:
+            at = _decoder.raw_decode(text, at)[1]
+        except json.JSONDecodeError:
+            at += 1  # no JSON begins here
+        except (ValueError, RecursionError):
+            return True  # a second key, or what no reader should have taken either: NaN, a thousand levels
+        at = text.find("{", at)
+    return False

@@ -20,8 +20,9 @@ from flywheel.core.envs.workplace import Workplace, workbench
 from flywheel.core.envs.workplace.world import BOARDS, LISTS, NOW
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
+from flywheel.core.interop.foreign_attempt import judge_recorded
 from flywheel.core.interop.foreign_tasks import task_of
-from flywheel.core.verifiers import Verdict
+from flywheel.core.verifiers import CAUSES, REPLAY, UNREAD, Verdict
 from flywheel.trajectories.formats.files.file_formats import parse_jsonl
 
 RUNS = Path(__file__).parents[3] / "shared/data/workbench"
@@ -50,7 +51,7 @@ class Run:
     side_effects: bool
     """By WorkBench's rules, of the calls that were executed."""
     is_unread: bool
-    """Calls were executed, and the trajectory shows none: the recording harness kept their text."""
+    """Calls were executed, and the trajectory shows none: the recording harness kept its framework's own data."""
     is_unreadable: bool
     """WorkBench's own replay cannot read some call back: a text with a line break."""
 
@@ -82,7 +83,7 @@ def runs() -> Iterator[Run]:
                 id=row["trajectory_id"],
                 template=task.slice,
                 error=error,
-                verdict=env.verifier(task)(parsed.trace, task.target),
+                verdict=judge_recorded(env, task, parsed.trace),
                 correct=right and not error,
                 side_effects=executed != before and not right,
                 is_unread=bool(row["extra"]["executed_calls"]) and not any(s.get("tool_calls") for s in row["steps"]),
@@ -216,9 +217,7 @@ else's; no recorded or expected call does so after one, and here it is appended.
 
 
 CLASSES: dict[str, Callable[[Run], bool]] = {
-    "the trajectory shows none of the calls that were executed": lambda run: run.is_unread,
     "WorkBench cannot read a call back that has a line break": lambda run: run.is_unreadable,
-    "the wanted state, and the run ended with an error": lambda run: bool(run.success and run.error),
     "some of the wanted changes and no other": lambda run: not run.unsafe and bool(run.verdict.parts["changes"]),
     "something else": lambda _: True,
 }
@@ -226,28 +225,33 @@ CLASSES: dict[str, Callable[[Run], bool]] = {
 
 
 def disagreements(found: list[Run]) -> dict[str, list[Run]]:
-    """Runs of which the two say different things, in success or in side effects, by why."""
+    """Scored runs of which the two say different things, in success or in side effects, by why."""
     classes: dict[str, list[Run]] = {name: [] for name in CLASSES}
     for run in found:
-        if (run.success, run.unsafe) != (run.correct, run.side_effects):
+        if run.success is not None and (run.success, run.unsafe) != (run.correct, run.side_effects):
             classes[next(name for name, fits in CLASSES.items() if fits(run))].append(run)
     return classes
 
 
 def tables_of(found: list[Run]) -> str:
     lines = [
-        "| file | runs | right, here | right, WorkBench | side effects, here | side effects, WorkBench |",
-        "|---|---|---|---|---|---|",
+        "| file | runs | not scored | right, here | right, WorkBench | side effects, here | side effects, WorkBench |",
+        "|---|---|---|---|---|---|---|",
     ]
     for file in FILES:
         mine = [run for run in found if run.file == file]
+        scored = [run for run in mine if run.success is not None]
         rates = [
-            _rate(mine, lambda run: run.success),
-            _rate(mine, lambda run: run.correct),
-            _rate(mine, lambda run: run.unsafe),
-            _rate(mine, lambda run: run.side_effects),
+            _rate(scored, lambda run: run.success),
+            _rate(scored, lambda run: run.correct),
+            _rate(scored, lambda run: run.unsafe),
+            _rate(scored, lambda run: run.side_effects),
         ]
-        lines.append(f"| `{file}` | {len(mine)} | {' | '.join(rates)} |")
+        lines.append(f"| `{file}` | {len(mine)} | {len(mine) - len(scored)} | {' | '.join(rates)} |")
+    lines += ["", "| not scored | " + " | ".join(f"`{file}`" for file in FILES) + " |", "|---|---|---|---|"]
+    for cause in (UNREAD, REPLAY):
+        counts = Counter(run.file for run in found if run.verdict.cause == cause)
+        lines.append(f"| {CAUSES[cause]} | " + " | ".join(str(counts[file]) for file in FILES) + " |")
     lines += ["", "| where they differ | " + " | ".join(f"`{file}`" for file in FILES) + " |", "|---|---|---|---|"]
     for name, of_class in disagreements(found).items():
         counts = Counter(run.file for run in of_class)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from flywheel.core.verifiers import REPLAY, UNREAD
 from tests.workbench import outcomes
 
 pytestmark = pytest.mark.skipif(not outcomes.RUNS.exists(), reason="the recorded runs are not here")
@@ -12,9 +13,12 @@ def found() -> list[outcomes.Run]:
     return list(outcomes.runs())
 
 
-def test_every_run_is_scored_and_no_difference_is_unexplained(found: list[outcomes.Run]) -> None:
+def test_what_is_not_scored_has_its_reason_and_no_difference_is_unexplained(found: list[outcomes.Run]) -> None:
     assert len(found) == 280
-    assert [run.id for run in found if run.verdict.score is None] == []
+    causes = [run.verdict.cause for run in found if run.verdict.score is None]
+    assert [run.id for run in found if run.is_unread != (run.verdict.cause == UNREAD)] == []
+    assert (causes.count(UNREAD), causes.count(REPLAY), len(causes)) == (37, 2, 39)
+    assert [run.id for run in found if run.success and run.error] == []
     assert outcomes.disagreements(found)["something else"] == []
 
 

@@ -7,11 +7,11 @@ reads is an error, and so unscored: it would be judged as words otherwise.
 """
 
 import contextlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flywheel.core.digests import read_json, repeats_a_key
 from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.traces import Message, ToolCall, call_forms
 
@@ -91,6 +91,8 @@ def _read(
     """Return the text, the calls, and why the answer cannot be read."""
     plain: str = tokenizer.decode(kept, skip_special_tokens=True)
     if getattr(tokenizer, "response_template", None) is not None:
+        if repeats_a_key(plain):  # the template's reader would keep the last value, and say nothing
+            return plain, (), ""
         try:
             row = tokenizer.parse_response(kept, prefix=prompt, tools=tools or None)
             calls = [_made(at, call["function"]) for at, call in enumerate(row.get("tool_calls") or ())]
@@ -180,7 +182,7 @@ def _message(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _called(function: Mapping[str, Any]) -> dict[str, Any]:
     arguments = function["arguments"]
     try:
-        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+        value = read_json(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):  # what a model wrote there is no JSON: it is shown as it stands
         value = None
     return {**function, "arguments": value if isinstance(value, dict) else arguments}

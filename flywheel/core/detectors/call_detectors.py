@@ -31,6 +31,11 @@ _OBJECT = re.compile(r"\s*\[?\s*\{")
 NO_TOOL = frozenset({"", "none", "null", "n/a", "undefined"})
 
 
+def is_dump(text: str) -> bool:
+    """Whether a text is the agent framework's own data, in which calls stand that may have run."""
+    return _DUMP.match(text) is not None
+
+
 def broken_output(scene: Scene) -> Iterator[Found]:
     for turn in scene.episode.turns:
         for call in turn.calls:
@@ -53,7 +58,7 @@ def _unread(scene: Scene, turn: Turn) -> Iterator[Found]:
     problem = tooling.parse_call(scene.episode.messages[turn.at]).problem if is_object or must_call else ""
     # Prose holds none of the marks by which the slow pattern finds a call.
     tries = ("{" in text or "<" in text) and _TRIES.search(text)
-    if _DUMP.match(text):
+    if is_dump(text):
         yield turn.step, 0.6, f"The answer is a dump of the agent framework's own data, not an answer: {quoted(text)}."
     elif is_object and problem.startswith("not valid JSON") and (scene.context.tools or tries):
         yield turn.step, 0.95, f"The answer begins as JSON and is {quoted(problem, 80)}: {quoted(text)}."

@@ -105,6 +105,12 @@ def token_limit_of(config: Mapping[str, Any]) -> int | None:
     raise VerifierError(f"token_limit: {limit!r} is no whole number from 1 to {MOST_TOKENS}, nor null for no limit")
 
 
+def beyond_limit(spoken: int, most: int) -> str:
+    """Say why an attempt that somebody else played cannot be judged: it goes on where it would have ended here; empty
+    where it does not. No attempt that is played here can."""
+    return f"it spoke {spoken} times, and {most} times is the most in this environment" if spoken > most else ""
+
+
 def episode(env: Environment, task: Task, say: Say, seed: int = 0) -> list[Message]:
     """All messages of one attempt by a policy that is a function."""
     messages = env.reset(task, seed)

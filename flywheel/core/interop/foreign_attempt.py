@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flywheel.core.detectors.call_detectors import is_dump
 from flywheel.core.envs import Environment, Task
 from flywheel.core.traces import Message, ToolCall, Trace
-from flywheel.core.verifiers import Verdict
+from flywheel.core.verifiers import UNREAD, Verdict, unscored
 
 CALLS_MAX = 200
 """Of a session."""
@@ -41,6 +42,22 @@ def attempt(env: Environment, task: Task, said: Sequence[Message], seed: int = 0
 def judge(env: Environment, task: Task, said: Sequence[Message], seed: int = 0) -> Verdict:
     messages, _ = attempt(env, task, said, seed)
     return env.verifier(task)(Trace.from_messages("", messages), task.target)
+
+
+def judge_recorded(env: Environment, task: Task, trace: Trace) -> Verdict:
+    """Judge a run that somebody else's program played to its end: one that ended with an error has failed, whatever it
+    left behind, and one whose last words are a dump of what its framework did is unscored, for what it called there is
+    not read here. A call that is broken has not run anywhere: who ends with one has failed."""
+    verdict = env.verifier(task)(trace, task.target)
+    final = trace.final()
+    if final and is_dump(final.content):
+        return unscored(
+            "its last words are a dump of the agent framework's own data, and calls in it are not read", UNREAD
+        )
+    error = trace.metadata.get("error") or ("it was reported as failed" if trace.outcome == "failed" else "")
+    if error and verdict.success:
+        return Verdict(0.0, f"the run ended with an error: {str(error)[:300]}", verdict.parts)
+    return verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Callable, Mapping
 
 _SPACE = re.compile(r"\s+")
 _CLOSING = " .!?…。！？"
@@ -13,3 +14,17 @@ def normalise(text: str) -> str:
     text = unicodedata.normalize("NFKC", text).casefold()
     invisible = [ord(letter) for letter in set(text) if unicodedata.category(letter) == "Cf"]
     return _SPACE.sub(" ", text.translate(dict.fromkeys(invisible)) if invisible else text).strip(_CLOSING)
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
+COMPARISONS: Mapping[str, Callable[[str], str]] = {
+    "spaces": _spaced,
+    "exact": str,
+    "case": lambda text: _spaced(text).casefold(),
+}
+"""How an environment may compare texts, by name; the first unless it says otherwise: as they are but for the spaces at
+their ends and several in a row, letter by letter, or without regard to spaces and capitals."""
+SPACES = next(iter(COMPARISONS))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flywheel.core.digests import read_json
+from flywheel.core.digests import read_json, read_json_start
 from flywheel.core.errors import FieldError
 from flywheel.core.traces import Message, ToolCall
 
@@ -153,7 +153,7 @@ def _read_llama(text: str) -> tuple[str, list[ToolCall]]:
     values, rest = [], text.strip().removeprefix("<|python_tag|>").strip()
     while rest:
         try:
-            value, end = json.JSONDecoder().raw_decode(rest)
+            value, end = read_json_start(rest)
         except (ValueError, RecursionError):
             return text, []
         values.append(value)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from flywheel.core.digests import read_json
 from flywheel.core.traces import Message, ToolCall, tooling
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
@@ -118,7 +119,7 @@ def arguments(given: Any) -> dict[str, Any] | str:
         return given
     written = given if isinstance(given, str) else json.dumps(given)
     try:
-        value = json.loads(written or "{}")
+        value = read_json(written or "{}")
     except (ValueError, RecursionError):
         return written
     return value if isinstance(value, dict) else written

@@ -1,24 +1,31 @@
 """Tool definitions and tool calls: reading a call out of a message, checking it against its schema.
 
-A definition is `{"name", "description", "parameters"}`, parameters being a JSON schema. Three extensions, all optional:
-`"x-entity": true` on a property says that its value names something in the world (a person, an id) and must come
-from the conversation or the state; `"x-refers": "people"` says in which list of the state it must stand;
-`"x-unsafe": true` on the definition says that calling it without being asked to does harm. `definitions` reads the
-shapes of others: OpenAI's two, Anthropic's and MCP's.
+A definition is `{"name", "description", "parameters"}`, parameters being a JSON schema. Five extensions, all optional.
+On a property: `"x-entity": true` says that its value names something in the world (a person, an id) and must come from
+the conversation or the state; `"x-refers": "people"` says in which list of the state it must stand; `"x-compare"` says
+how a given value is compared with the wanted one, one of `COMPARED`. On the definition: `"x-unsafe": true` says that
+calling it without being asked to does harm, `"x-outward": true` that what it does leaves the system and cannot be taken
+back (`outward_acts`). `definitions` reads the shapes of others: OpenAI's two, Anthropic's and MCP's.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from types import MappingProxyType
 from typing import Any
 
 import jsonschema
 
 from flywheel.core.digests import canonical, read_json
 from flywheel.core.errors import FieldError
+from flywheel.core.text.normal_form import COMPARISONS, SPACES
 from flywheel.core.traces import Message, ToolCall, json_schemas
 
-_OURS = frozenset({"x-entity", "x-refers"})
+_OURS = frozenset({"x-entity", "x-refers", "x-compare"})
+ANY = "any"
+COMPARED = (*COMPARISONS, ANY)
+"""How values of an argument are compared: as texts are, or not at all, where an agent finds its own words."""
 SCHEMAS = ("parameters", "input_schema", "inputSchema")
 """Where a definition has its JSON schema: ours and OpenAI's, Anthropic's, MCP's."""
 _EXAMPLE = '{"type": "function", "function": {"name": …, "parameters": {…}}}'
@@ -68,6 +75,21 @@ def calls_of(message: Message) -> tuple[ToolCall, ...]:
         return message.tool_calls
     call = parse_call(message).call
     return (call,) if call else ()
+
+
+def answered_calls(messages: Sequence[Message]) -> list[list[tuple[ToolCall, str | None]]]:
+    """The calls of each message of the agent, with what each was answered in the results that follow it: by the call's
+    id, else in their order. None for a call without an answer."""
+    found = []
+    for place, message in enumerate(messages):
+        if message.role == "assistant":
+            calls = calls_of(message)
+            results = list(takewhile(lambda each: each.role == "tool", messages[place + 1 :])) if calls else []
+            by_id = {each.tool_call_id: each.content for each in results if each.tool_call_id}
+            has_ids = any(call.id in by_id for call in calls)
+            by_place = {} if has_ids else {at: each.content for at, each in enumerate(results)}
+            found.append([(call, by_id.get(call.id, by_place.get(at))) for at, call in enumerate(calls)])
+    return found
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
@@ -150,29 +172,42 @@ def in_order(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping[s
     return {key: arguments[key] for key in [*required, *(key for key in arguments if key not in required)]}
 
 
-def agreement(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
-    """The share of arguments, wanted or given, whose value is the wanted one."""
-    every = set(given) | set(wanted)
+def comparisons(tool: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return how the tool's arguments are compared, those alone of which it says so."""
+    return {name: str(schema["x-compare"]) for name, schema in properties(tool or {}).items() if "x-compare" in schema}
+
+
+def agreement(
+    given: Mapping[str, Any], wanted: Mapping[str, Any], how: Mapping[str, str] = MappingProxyType({})
+) -> float:
+    """The share of arguments, wanted or given, whose value is the wanted one. `how` are the tool's `comparisons`."""
+    every = {name for name in (*given, *wanted) if how.get(name) != ANY}
     if not every:
         return 1.0
-    return sum(is_same(given[n], wanted[n]) for n in every if n in given and n in wanted) / len(every)
+    both = (name for name in every if name in given and name in wanted)
+    return sum(is_same(given[name], wanted[name], how.get(name, SPACES)) for name in both) / len(every)
 
 
-def is_same(given: Any, wanted: Any) -> bool:
-    """Whether two values of an argument are one: texts whatever their spaces, anything else as it is."""
+def is_same(given: Any, wanted: Any, how: str = SPACES) -> bool:
+    """Whether two values of an argument are one: texts as `how` says, one of `COMPARED`, anything else as it is."""
+    if how == ANY:
+        return True
     if isinstance(given, str) and isinstance(wanted, str):
-        return " ".join(given.split()) == " ".join(wanted.split())
+        fold = COMPARISONS[how]
+        return fold(given) == fold(wanted)
     return bool(given == wanted) and isinstance(given, bool) == isinstance(wanted, bool)
 
 
-def differences(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def differences(
+    given: Mapping[str, Any], wanted: Mapping[str, Any], how: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     """Tell in words which arguments are missing, not wanted or wrong."""
-    wrong = [f"{key} is missing" for key in wanted if key not in given]
-    wrong += [f"{key} is not wanted" for key in given if key not in wanted]
+    wrong = [f"{key} is missing" for key in wanted if key not in given and how.get(key) != ANY]
+    wrong += [f"{key} is not wanted" for key in given if key not in wanted and how.get(key) != ANY]
     return wrong + [
         f"{key} is {given[key]!r}, wanted {wanted[key]!r}"
         for key in wanted
-        if key in given and not is_same(given[key], wanted[key])
+        if key in given and not is_same(given[key], wanted[key], how.get(key, SPACES))
     ]
 
 
@@ -197,6 +232,9 @@ def _problem(at: str, tool: Any) -> str:
         return f"{at}.description: is {json_name(tool['description'])}, not a text"
     if not isinstance(tool.get("parameters", {}), dict | bool):
         return f"{at}.parameters: is {json_name(tool['parameters'])}, not a JSON schema"
+    for name, how in comparisons(tool).items():
+        if how not in COMPARED:
+            return f"{at}.parameters.properties.{name}.x-compare: {how[:60]!r} is not one of {', '.join(COMPARED)}"
     try:
         jsonschema.Draft202012Validator.check_schema(tool.get("parameters", {}))
     except jsonschema.SchemaError as error:

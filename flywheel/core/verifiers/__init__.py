@@ -16,10 +16,13 @@ from flywheel.core import digests
 from flywheel.core.errors import FieldError
 from flywheel.core.traces import Message, Trace
 
-REVISION = 4
+REVISION = 5
 """Raise it when a change to verifier code can change any score. 2: what is longer than a verifier reads has failed.
 3: RE2 runs the patterns of tools; what is nested too deep has failed; a hyphen after a word is no minus.
-4: attempts open with the agent's own prompt; a call in a form that its program does not read has failed."""
+4: attempts open with the agent's own prompt; a call in a form that its program does not read has failed.
+5: what has left the world stays in its journal; a key that stands twice is no JSON; a part `tool_call` wants all calls
+right; what must not be found is looked for in the whole call; where nothing has to change, something has to be said;
+attempts beyond the turn limit, or answered otherwise than the world answers, are unscored."""
 
 PASS = 1.0
 """An attempt succeeds when its score reaches this."""
@@ -29,6 +32,12 @@ AWAY = "away"
 NOT_ANSWERED = "not_answered"
 """Of one that has no answer for another reason: the request was refused, the answer unreadable or too long in coming.
 The policy's own words may be at fault."""
+LIMIT = "limit"
+"""The attempt goes on beyond what is judged."""
+REPLAY = "replay"
+"""It was answered otherwise than it is here, so that what it left behind is not known."""
+UNREAD = "unread"
+"""Somebody else's program made calls in a form that nobody here reads."""
 UNJUDGED = (AWAY, NOT_ANSWERED, "broken")
 """Causes of attempts that no verifier ever saw."""
 CAUSES = {
@@ -49,6 +58,9 @@ CAUSES = {
     "judge": "its judge did not answer",
     "malformed": "its judge's answer does not fit",
     "canary": "its judge passed a canary",
+    LIMIT: "went beyond the turn limit",
+    REPLAY: "cannot be replayed",
+    UNREAD: "cannot be read",
 }
 """Why there is no score, in a word of the machine's and one of ours."""
 

@@ -86,9 +86,7 @@ def call(where: str, settings: dict[str, Any]) -> None:
     value = settings.get("value")
     if value is None:
         return
-    calls = value if settings["read"] == "calls" else [value]
-    if not isinstance(calls, list):
-        raise VerifierError(f"{where}.value: a list of calls is wanted")
+    calls = value if settings["read"] == "calls" and isinstance(value, list) else [value]
     for call in calls:
         if not isinstance(call, Mapping) or set(call) - {"tool", "arguments"} or not isinstance(call.get("tool"), str):
             raise VerifierError(f'{where}.value: a call {{"tool": name, "arguments": {{…}}}} is wanted')

@@ -10,11 +10,11 @@ from `case.runners`. A further one is: a field of `Runners`, a type here.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from flywheel.core.digests import canonical
+from flywheel.core.digests import canonical, read_json
 from flywheel.core.traces import Trace, json_schemas
 from flywheel.core.traces.json_schemas import pattern
 from flywheel.core.verifiers import Runners, Verdict, judge_prompts, part_checks, unscored
@@ -204,7 +204,7 @@ def _exact(settings: Mapping[str, Any], case: Case) -> Verdict:
 
 def _value_of(text: str) -> Any:
     try:
-        return flat(json.loads(text))
+        return flat(read_json(text))
     except (ValueError, RecursionError):
         return text
 
@@ -227,15 +227,45 @@ def _value_of(text: str) -> Any:
 )
 def _regex(settings: Mapping[str, Any], case: Case) -> Verdict:
     found, must = pattern(settings["pattern"]), settings.get("must", "find")
+    if must == "lack":
+        return _lacks(settings, case)
     verdicts = []
     for value in read(settings["read"], settings.get("path", ""), case.trace):
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        text = json_schemas.utf8(text)
+        text = _as_text(value)
         match = found.fullmatch(text) if must == "match" else found.search(text)
         said = f"{shown(match.group())} is there" if match else f"nothing like it in {shown(text)}"
-        verdicts.append(Verdict(float(bool(match) is not (must == "lack")), said))
-    # What must not be found must be found in no call.
-    return min(verdicts, key=lambda v: v.score or 0.0) if must == "lack" else _best(verdicts)
+        verdicts.append(Verdict(float(bool(match)), said))
+    return _best(verdicts)
+
+
+def _lacks(settings: Mapping[str, Any], case: Case) -> Verdict:
+    """Look for what must not be found in every call, in all of one that has no such field, and also across the items of
+    a list, as a shell would join them: who names it otherwise has written it all the same."""
+    found, path = pattern(settings["pattern"]), settings.get("path", "")
+    for each in read(settings["read"], "", case.trace, as_json=bool(path)):
+        value = dig(each, path) if path else each
+        value = each if value is MISSING else value
+        for text in (_as_text(value), json_schemas.utf8(" ".join(_leaves(value)))):
+            if match := found.search(text):
+                return Verdict(0.0, f"{shown(match.group())} is there")
+    return Verdict(1.0, "nothing like it is there")
+
+
+def _as_text(value: Any) -> str:
+    return json_schemas.utf8(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """All that stands in a value, keys and values, as texts."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield value if isinstance(value, str) else json.dumps(value)
 
 
 @part(
@@ -305,12 +335,13 @@ def _bounds(least: float | None, most: float | None) -> str:
 @part(
     "tool_call",
     "Tool call",
-    "A call of the wanted tool with the wanted arguments. All calls together are compared without their order.",
+    "The wanted calls with the wanted arguments. All calls together are compared without their order, and nothing else "
+    "may be called.",
     {
-        "read": _places("any_call", "last_call", "calls"),
+        "read": _places("calls", "any_call", "last_call"),
         "target": Setting(
             "Wanted: key of the target",
-            help='Where the call {"tool", "arguments"} stands, or for all calls their list; . is the whole target.',
+            help='Where the call {"tool", "arguments"} stands, or for all calls their list too; . is the whole target.',
         ),
         "value": _VALUE,
         "arguments": Setting(
@@ -324,9 +355,7 @@ def _tool_call(settings: Mapping[str, Any], case: Case) -> Verdict:
     every = read(settings["read"], "", case.trace)
     how = settings.get("arguments", "same")
     if settings["read"] == "calls":
-        if not isinstance(wanted, list):
-            raise NoTarget("what is wanted is no list of calls")
-        taken, missing = _pair(wanted, every[0], how)
+        taken, missing = _pair(wanted if isinstance(wanted, list) else [wanted], every[0], how)
         if missing is not None:
             return Verdict(0.0, f"the call {shown(missing)} is missing")
         left = [each for at, each in enumerate(every[0]) if at not in taken]

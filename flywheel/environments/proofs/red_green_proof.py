@@ -1,10 +1,11 @@
 """The red-green proof: before a task may train, its verifier must tell wrong from right on this very task.
 
 It fails the recorded failure and the most common wrong answer, passes the corrected answer, gives low scores to trivial
-probes, to one that knows the target and to one that claims the verdict for itself, and says the same every time. A task
-that guards a success has no recorded failure; its recorded answer must pass. A check without a score is not passed, and
-its score stays empty: unscored is not zero. Where somebody else's server judges, nobody here may know what is right:
-that check is then missing, and such a task is only ever measured on. What was not checked is said, with the reason.
+probes, to one that knows the target, to one that claims the verdict for itself and to right answers that were spoilt
+(`cheats`), and says the same every time. A task that guards a success has no recorded failure; its recorded answer must
+pass. A check without a score is not passed, and its score stays empty: unscored is not zero. Where somebody else's
+server judges, nobody here may know what is right: that check is then missing, and such a task is only ever measured on.
+What was not checked is said, with the reason.
 
 A rubric that passes the most common wrong answer may do so on purpose, because it does not look at what is wrong with
 it, or look at too little. Only its maker knows which, so that the proof stays green and warns, with the answer.
@@ -37,6 +38,7 @@ from flywheel.core.envs.worlds.stand_ins import stand_in_of
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, WorldError, unscored
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
+from flywheel.environments.proofs import cheats
 from flywheel.trajectories.models import Step
 
 LOW = 0.5
@@ -57,6 +59,8 @@ NONE_KNOWN = "no common wrong answer is known: no two tasks have been answered w
 RIGHT_HERE = "what is commonly wrong is right here: it does what the target wants"
 PASSES = "the verifier passes what does not do what the target wants; right only if that is meant: {answer}"
 DONE_ONCE = "its server cannot begin anew, so that what was recorded is not done there again"
+NOT_OURS = "its tools are somebody else's, who may not want to see harm done there"
+HARMLESS = "every wrong guess was refused here and changed nothing, so that guessing is only slow"
 LONGEST_SHOWN = 300
 """Characters of an answer that a warning names."""
 SEVERAL_TURNS = "an episode has several turns, and what a failed one said first is often right"
@@ -123,7 +127,9 @@ def prove(
     checks: list[dict[str, Any]] = []
     warnings: list[dict[str, Any]] = []
     for probe, verdict in zip(probes, verdicts, strict=True):
-        if probe.name != COMMON or not verdict.success:
+        if probe.name == cheats.GUESSES and verdict.success and cheats.has_changed_nothing(env, pure, probe.say):
+            missing[probe.name] = HARMLESS
+        elif probe.name != COMMON or not verdict.success:
             checks.append(_check(probe, verdict))
         elif _is_wanted(pure, version, probe.say, runners):  # what is wrong elsewhere is no ground against this task
             missing[COMMON] = RIGHT_HERE
@@ -184,6 +190,10 @@ def _choose_probes(
     else:
         missing[CORRECTED] = "nobody here knows what its server calls right"
     probes += [Probe(name, "low", say, _is_low) for name, say in trivial_policies(env, pure).items()]
+    if isinstance(env, NemoGym) or DONE_ONCE in missing.values():
+        missing["cheats"] = NOT_OURS
+    else:
+        probes += [Probe(name, "low", say, _is_low) for name, say in _cheats(env, pure).items()]
     if (origin := _origin(task)) is not None:
         probes.append(Probe("the original's answer", "fails", partial(env.solve, origin), _fails))
     if env.max_turns > 1:
@@ -215,6 +225,14 @@ def trivial_policies(env: Played, task: envs.Task) -> dict[str, Say]:
     """Policies that must score low: the kind's own trivial ones, one that has seen the target, one that cheats."""
     leak = f"The expected result is {json.dumps(task.target, ensure_ascii=False)}"
     return {**env.probes(task), "leaked target": always(leak), "cheat attempt": always(CHEAT)}
+
+
+def _cheats(env: Played, task: envs.Task) -> dict[str, Say]:
+    """The cheats; none for a target that is none, as the other checks say."""
+    try:
+        return cheats.cheats(env, task)
+    except Exception:  # of a broken target anything may be raised
+        return {}
 
 
 def common_wrong(environment: Environment, version: EnvironmentVersion) -> Message | None:

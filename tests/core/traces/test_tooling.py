@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces import Message, ToolCall, tooling
 from flywheel.core.traces.tooling import (
     call_text,
     check_definitions,
@@ -218,3 +218,42 @@ def test_what_is_no_known_shape_is_named_by_index_and_field(tool: Any, problem: 
 
 def test_good_definitions_have_no_problem() -> None:
     assert check_definitions([SEND, json.loads(json.dumps(SEND))]) == []
+
+
+def test_a_tool_says_how_its_arguments_are_compared() -> None:
+    value = {"type": "string"}
+    properties = {"to": value | {"x-compare": "case"}, "id": value | {"x-compare": "exact"}, "body": value}
+    tool = {
+        "name": "send",
+        "parameters": {"type": "object", "properties": {**properties, "note": {"x-compare": "any"}}},
+    }
+    how = tooling.comparisons(tool)
+    assert how == {"to": "case", "id": "exact", "note": "any"}
+    wanted = {"to": "Ann@x.org", "id": "A 1", "body": "Hello  you"}
+    alike = {"to": " ann@X.org", "id": "A 1", "body": "Hello you ", "note": "mine"}
+    assert tooling.agreement(alike, wanted, how) == 1.0
+    given = {"to": "ann@x.org", "id": "A  1", "body": "hello you"}
+    assert tooling.differences(given, wanted, how) == [
+        "id is 'A  1', wanted 'A 1'",
+        "body is 'hello you', wanted 'Hello  you'",
+    ]
+    assert "x-compare" not in str(tooling.plain(tool))
+    wrong = {"name": "send", "parameters": {"type": "object", "properties": {"to": {"x-compare": "loosely"}}}}
+    ways = "spaces, exact, case, any"
+    assert tooling.check_definitions([wrong]) == [
+        f"tools[0].parameters.properties.to.x-compare: 'loosely' is not one of {ways}"
+    ]
+
+
+def test_calls_are_told_with_what_they_were_answered() -> None:
+    one, other = ToolCall("a", "find", {}), ToolCall("b", "move", {})
+    messages = [
+        Message("assistant", "", (one, other)),
+        Message("tool", "moved", (), "b"),
+        Message("tool", "found", (), "a"),
+        Message("assistant", "", (ToolCall("", "find", {}), ToolCall("", "move", {}))),
+        Message("tool", "first"),
+        Message("assistant", "Done."),
+    ]
+    found = [[(call.name, answer) for call, answer in pairs] for pairs in tooling.answered_calls(messages)]
+    assert found == [[("find", "found"), ("move", "moved")], [("find", "first"), ("move", None)], []]

@@ -53,20 +53,20 @@ def test_who_writes_more_than_is_judged_has_failed(part: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("spec", "digest"),
     [
-        ({"kind": "tool_call"}, "2cc868e69a1ad6f297531e519b4be45b187254cee8cf0f382134de8b992485c2"),
+        ({"kind": "tool_call"}, "31151f60c0c027241f1cbbb87b0ad7a2ce1f74b94ad08bcb11a5b8d7c4fd36af"),
         (
             {
                 "kind": "tool_call",
                 "weights": {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "executes": 0.1, "exact": 0.4},
             },
-            "0d65d9d56daf1961063f844a50f88088d2a7144a5fbd5c0649debe8cafb1dcd8",
+            "0bc140ff13e1e91fe830411a5048a4836842d680d376239ee38bc7fc5fee0c13",
         ),
-        ({"kind": "workplace"}, "101f75efe6db34a9a90dc4d931d2dc19e8d3966f99e36f2c7bc1162bf11eb93e"),
+        ({"kind": "workplace"}, "edb8bdd9f19f494234f4bfa02225754620f780e4c7128573d14cf64f3266c87c"),
         (
             {"kind": "workplace", "weights": {"outcome": 0.8, "changes": 0.2}},
-            "fad280f81d42ed912e1670183c9a7e6039edf824e989c496559be78d682bf683",
+            "79a214ee2a4b0316693062e6364c489273b97f3f09b1728afeabafe44c7534dc",
         ),
-        ({"kind": "tictactoe"}, "e18998277225e34519dfb7730001c69080371c62594d31743cf401c2924ac054"),
+        ({"kind": "tictactoe"}, "8ea195018432207184f7da3c95e22004e0c1d897840045a4d561691ed56b2e2f"),
     ],
 )
 def test_verifiers_of_kinds_keep_the_digest_of_this_revision_that_their_scores_are_stored_with(
@@ -422,3 +422,36 @@ def test_an_attempt_cannot_choose_its_verdict(part: dict[str, Any], answer: str)
 def test_a_strange_rubric_is_refused_at_its_field(part: dict[str, Any], words: str) -> None:
     with pytest.raises(VerifierError, match=words):
         read(rubric(part))
+
+
+def test_a_tool_call_part_wants_all_calls_right_unless_it_says_otherwise() -> None:
+    wanted = {"tool": TASK.target["tool"], "arguments": TASK.target["arguments"]}
+    right = ToolCall("a", wanted["tool"], wanted["arguments"])
+    guess = ToolCall("b", wanted["tool"], {**wanted["arguments"], "day": "monday"})
+    part = {"type": "tool_call", "name": "call", "value": wanted}
+
+    def scored(*calls: ToolCall, **more: Any) -> float | None:
+        return judge({**part, **more}, answer=Message("assistant", "", calls)).parts["call"]
+
+    assert scored(right) == 1.0
+    assert scored(guess, right) == 0.0
+    assert scored(guess, right, read="any_call") == 1.0
+    assert scored(right, value=[wanted]) == 1.0
+    assert scored(right, right) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "score"),
+    [
+        ({"command": "ls"}, 1.0),
+        ({"command": "rm -rf /"}, 0.0),
+        ({"cmd": "rm -rf /"}, 0.0),
+        ({"command": ["rm", "-rf", "/"]}, 0.0),
+        ({"command": {"then": ["rm -rf /"]}}, 0.0),
+        ({"command": "ls", "note": "rm -rf /"}, 1.0),
+    ],
+)
+def test_what_must_not_be_found_is_looked_for_under_any_name_and_in_pieces(arguments: Any, score: float) -> None:
+    part = {"type": "regex", "name": "lacks", "read": "any_call", "path": "arguments.command", "must": "lack"}
+    said = Message("assistant", "", (ToolCall("a", "x.y", {"command": "pwd"}), ToolCall("b", "x.y", arguments)))
+    assert judge({**part, "pattern": "rm -rf /"}, answer=said).parts["lacks"] == score

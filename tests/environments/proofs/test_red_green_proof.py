@@ -73,6 +73,10 @@ def test_a_good_task_is_green_in_every_check(build: Build, task: Task) -> None:
         "every tool at once",
         "leaked target",
         "cheat attempt",
+        "a key twice",
+        "renamed arguments",
+        "twenty guesses",
+        "and harm after it",
         "same every time",
     ]
     assert all(check["passed"] for check in proof["checks"])
@@ -125,14 +129,14 @@ def test_a_probe_that_scores_high_fails_the_proof(cast: Cast, task: Task) -> Non
     )
     task.proof, is_proved = prove(task, version, recorded=WRONG, is_failure=True)
     assert not is_proved
-    assert names(failed_checks(task)) == ["constant"]
+    assert names(failed_checks(task)) == ["constant", "renamed arguments"]
 
 
 def test_a_verifier_that_raises_leaves_its_checks_unscored_and_red(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Verdict:
         raise ZeroDivisionError("no")
 
-    monkeypatch.setattr(ToolCallEnvironment, "_judge", broken)
+    monkeypatch.setattr(ToolCallEnvironment, "_harm", broken)
     task.proof, is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
     assert not is_proved
     assert names(failed_checks(task)) == names(task.proof["checks"])
@@ -285,11 +289,27 @@ def test_what_the_verifier_does_not_look_at_makes_no_answer_wrong(cast: Cast, ta
         environment=task.environment,
         actor=Actor(cast.builder),
         config={"tools": TOOLS},
-        verifier={"kind": "rubric", "parts": [{**part, "target": "arguments.person"}]},
+        verifier={"kind": "rubric", "parts": [{**part, "target": "arguments.person"}, ONE_CALL]},
     )
     proof, is_proved = prove(task, version, recorded=None, is_failure=None, common=WRONG)
     assert is_proved
     assert COMMON not in names(proof["checks"])
+
+
+ONE_CALL = {"name": "one_call", "type": "environment", "part": "valid_json", "required": True, "weight": 0}
+
+
+def test_a_verifier_that_takes_the_last_of_twenty_guesses_is_not_proved(cast: Cast, task: Task) -> None:
+    part = {"name": "who", "type": "exact", "read": "last_call", "path": "arguments.person"}
+    version = environment_version(
+        environment=task.environment,
+        actor=Actor(cast.builder),
+        config={"tools": TOOLS},
+        verifier={"kind": "rubric", "parts": [{**part, "target": "arguments.person"}]},
+    )
+    task.proof, is_proved = prove(task, version, recorded=WRONG, is_failure=True)
+    assert not is_proved
+    assert "twenty guesses" in names(failed_checks(task))
 
 
 LOOSE = {

@@ -15,6 +15,7 @@ from typing import Any
 from flywheel.core.digests import DEEPEST, canonical, is_deep
 from flywheel.core.envs.environment import Table
 from flywheel.core.envs.replay.spoken_answers import Spoken
+from flywheel.core.text.normal_form import COMPARISONS, SPACES
 from flywheel.core.verifiers import VerifierError
 
 REST = ("any", "same")
@@ -29,6 +30,8 @@ class EndState:
     after: Any
     rows: Mapping[str, Any] = field(default_factory=dict)
     """What each query of the target found in the end: `{"rows": [[…]]}` or `{"error": text}`."""
+    compare: str = SPACES
+    """Which texts are the same, one of `COMPARISONS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +82,11 @@ def judge(item: Mapping[str, Any], state: EndState) -> Spoken:
         if value is MISSING:
             checks.append(f"there is no {path}, wanted {_shown(wanted)}")
         else:
-            checks.append("" if same(value, wanted) else f"{path} is {_shown(value)}, wanted {_shown(wanted)}")
+            is_right = same(value, wanted, state.compare)
+            checks.append("" if is_right else f"{path} is {_shown(value)}, wanted {_shown(wanted)}")
     checks += ["" if at(state.after, path) is MISSING else f"{path} is still there" for path in item.get("gone", [])]
     if query := item.get("query"):
-        checks.append(_query_problem(state.rows.get(query), item["rows"]))
+        checks.append(_query_problem(state.rows.get(query), item["rows"], state.compare))
     wrong = [problem for problem in checks if problem]
     share = 1 - len(wrong) / len(checks) if checks else 1.0
     return Spoken(share, "; ".join(wrong) or "the wanted state")
@@ -94,7 +98,8 @@ def side_effect(item: Mapping[str, Any], state: EndState) -> str:
         return ""
     named = {*item.get("paths", {}), *item.get("gone", [])}
     above = {outer for path in named for outer in _outer(path)}
-    return next((each.line for each in changes(state.before, state.after) if not _is_wanted(each, named, above)), "")
+    found = changes(state.before, state.after, compare=state.compare)
+    return next((each.line for each in found if not _is_wanted(each, named, above)), "")
 
 
 def is_veto(item: Mapping[str, Any]) -> bool:
@@ -106,8 +111,8 @@ def queries(items: Any) -> list[str]:
     return [item["query"] for item in items if item["type"] == "state" and item.get("query")]
 
 
-def changes(before: Any, after: Any, path: str = "", depth: int = 0) -> Iterator[Change]:
-    """Yield all that differs, place by place."""
+def changes(before: Any, after: Any, path: str = "", depth: int = 0, compare: str = SPACES) -> Iterator[Change]:
+    """Yield all that differs, place by place, texts compared as one of `COMPARISONS` says."""
     if depth < DEEPEST and isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in [*before, *(key for key in after if key not in before)]:
             inner = f"{path}/{_escaped(str(key))}"
@@ -116,15 +121,15 @@ def changes(before: Any, after: Any, path: str = "", depth: int = 0) -> Iterator
             elif key not in before:
                 yield Change(inner, None, after[key], is_new=True)
             else:
-                yield from changes(before[key], after[key], inner, depth + 1)
+                yield from changes(before[key], after[key], inner, depth + 1, compare)
     elif depth < DEEPEST and isinstance(before, list) and isinstance(after, list):
         for place, (old, new) in enumerate(zip(before, after, strict=False)):
-            yield from changes(old, new, f"{path}/{place}", depth + 1)
+            yield from changes(old, new, f"{path}/{place}", depth + 1, compare)
         for place in range(len(before), len(after)):
             yield Change(f"{path}/{place}", None, after[place], is_new=True)
         for place in range(len(after), len(before)):
             yield Change(f"{path}/{place}", before[place], None, is_gone=True)
-    elif not same(before, after):
+    elif not same(before, after, compare):
         yield Change(path, before, after)
 
 
@@ -144,16 +149,19 @@ def at(value: Any, path: str) -> Any:
     return value
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are one; 1 and 1.0 are, 1 and true are not."""
+def same(one: Any, other: Any, compare: str = SPACES) -> bool:
+    """Whether two JSON values are one; 1 and 1.0 are, 1 and true are not, and texts are as `compare` says."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
         return one == other
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same(one[key], other[key], compare) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(same(*pair, compare) for pair in zip(one, other, strict=True))
+    if isinstance(one, str) and isinstance(other, str):
+        fold = COMPARISONS[compare]
+        return fold(one) == fold(other)
     return type(one) is type(other) and bool(one == other)
 
 
@@ -188,10 +196,10 @@ def _outer(path: str) -> Iterator[str]:
         yield path
 
 
-def _query_problem(found: Any, wanted: list[Any]) -> str:
+def _query_problem(found: Any, wanted: list[Any], compare: str) -> str:
     if not isinstance(found, Mapping) or "error" in found:
         return f"the query failed: {str(found.get('error') if isinstance(found, Mapping) else 'no database')[:300]}"
-    if same(found["rows"], wanted):
+    if same(found["rows"], wanted, compare):
         return ""
     return f"the query finds {_shown(found['rows'])}, wanted {_shown(wanted)}"
 

@@ -1,8 +1,11 @@
 """The world of the workplace: four tables of rows, every value text, and the time that it is."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from flywheel.core.text.normal_form import COMPARISONS
 
 Row = dict[str, str]
 NOW = "2023-11-30 00:00:00"
@@ -26,6 +29,8 @@ class World:
     now: str = NOW
     made: dict[str, set[str]] = field(default_factory=lambda: {name: set() for name in KEYS})
     """Ids of rows that were not there in the beginning."""
+    journal: "list[Change]" = field(default_factory=list)
+    """What has left this world: `(table, "sent" | "invited", field=value, …)`. Nothing takes an entry back."""
 
     @classmethod
     def of(cls, tables: Mapping[str, Iterable[Mapping[str, Any]]], now: str = NOW) -> "World":
@@ -52,9 +57,25 @@ class World:
         rows = self.tables[table]
         rows[key] = {**rows[key], column: value}
 
+    def send(self, recipient: str, subject: str, body: str) -> None:
+        """Note a mail: each one arrives, whatever becomes of its copy here."""
+        said = {"recipient": recipient, "subject": subject, "body": body}
+        self.journal.append(("emails", "sent", *(f"{name}={_plain(name, value)}" for name, value in said.items())))
+
+    def invite(self, participant: str) -> None:
+        """Note an invitation. Who is invited twice, since the event was made anew, was invited."""
+        entry = ("calendar", "invited", f"participant={_plain('participant', participant)}")
+        if entry not in self.journal:
+            self.journal.append(entry)
+
 
 Change = tuple[str, ...]
 """(table, "gone", id), (table, "set", id, field, value), or (table, "new", field=value, …)."""
+
+
+def unasked(made: World, wanted: World) -> Counter[Change]:
+    """Count what left the one world beyond what left the other."""
+    return Counter(made.journal) - Counter(wanted.journal)
 
 
 def changes(before: World, after: World) -> dict[Change, int]:
@@ -77,4 +98,4 @@ def changes(before: World, after: World) -> dict[Change, int]:
 
 
 def _plain(name: str, value: str) -> str:
-    return value if name in EXACT else value.lower()
+    return COMPARISONS["spaces" if name in EXACT else "case"](value)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flywheel.core.envs.workplace.world import BOARDS, DAY, FIELDS, KEYS, LISTS, TIME, Row, World
+from flywheel.core.traces.outward_acts import OUTWARD
 
 FOUND = 5
 """Rows that a search of events or emails answers at most."""
@@ -30,11 +31,13 @@ class Tool:
     parameters: dict[str, Any]
     run: Run
     is_change: bool
+    is_outward: bool
 
     @property
     def definition(self) -> dict[str, Any]:
         found: dict[str, Any] = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return found | ({"x-unsafe": True} if self.is_change else {})
+        found |= {"x-unsafe": True} if self.is_change else {}
+        return found | ({OUTWARD: True} if self.is_outward else {})
 
     def problem(self, arguments: Mapping[str, Any]) -> str:
         """Why it does not take these arguments; empty when it does. What its schema says, without what JSON schema's
@@ -67,7 +70,13 @@ def call(world: World, name: str, arguments: Any) -> tuple[Any, bool]:
 
 
 def _tool(
-    name: str, description: str, required: str = "", optional: str = "", *, changes: bool = False
+    name: str,
+    description: str,
+    required: str = "",
+    optional: str = "",
+    *,
+    changes: bool = False,
+    outward: bool = False,
 ) -> Callable[[Run], Run]:
     def register(run: Run) -> Run:
         value = {"type": ["string", "integer"], "maxLength": LONGEST}
@@ -78,7 +87,7 @@ def _tool(
             "required": required.split(),
             "additionalProperties": False,
         }
-        TOOLS[name] = Tool(name, description, parameters, run, changes)
+        TOOLS[name] = Tool(name, description, parameters, run, changes or outward, outward)
         return run
 
     return register
@@ -119,8 +128,15 @@ def _delete(name: str, table: str, noun: str) -> None:
         return f"{_subject(noun)} deleted successfully."
 
 
-def _update(name: str, table: str, noun: str, problem: Callable[[World, str, str], str] = lambda *_: "") -> None:
-    """The tool of this name; `problem` says of a column and a value why the row may not have it."""
+def _update(
+    name: str,
+    table: str,
+    noun: str,
+    problem: Callable[[World, str, str], str] = lambda *_: "",
+    then: Callable[[World, str, str], None] = lambda *_: None,
+) -> None:
+    """The tool of this name; `problem` says of a column and a value why the row may not have it, and `then` is what
+    else happens."""
 
     @_tool(name, f"Sets one field of {noun} to a new value.", f"{KEYS[table]} field new_value", changes=True)
     def run(world: World, given: dict[str, str]) -> Any:
@@ -134,6 +150,7 @@ def _update(name: str, table: str, noun: str, problem: Callable[[World, str, str
         if wrong := problem(world, column, value):
             return wrong
         world.set(table, key, column, value.lower() if "email" in column else value)
+        then(world, column, value)
         return f"{_subject(noun)} updated successfully."
 
 
@@ -168,15 +185,21 @@ def _search_events(world: World, given: dict[str, str]) -> Any:
 
 @_tool(
     "calendar.create_event", "Creates an event and answers its id.",
-    "event_name participant_email event_start duration", changes=True,
+    "event_name participant_email event_start duration", outward=True,
 )  # fmt: skip
 def _create_event(world: World, given: dict[str, str]) -> Any:
     if not all(given.values()):
         return "Event name, participant email, start or duration not provided."
+    world.invite(given["participant_email"])
     return world.put("calendar", given | {"participant_email": given["participant_email"].lower()})
 
 
-_update("calendar.update_event", "calendar", "an event")
+def _invited(world: World, column: str, value: str) -> None:
+    if column == "participant_email":
+        world.invite(value)
+
+
+_update("calendar.update_event", "calendar", "an event", then=_invited)
 
 
 @_tool(
@@ -239,14 +262,14 @@ def _list_recent(world: World, given: dict[str, str]) -> Any:
     return sorted(found, key=lambda row: row["sent_datetime"], reverse=True)[:FOUND] or "No emails found."
 
 
-@_tool("email.send_email", "Sends an email.", "recipient subject body", changes=True)
+@_tool("email.send_email", "Sends an email.", "recipient subject body", outward=True)
 def _send_email(world: World, given: dict[str, str]) -> Any:
     if not all(given.values()):
         return "Recipient, subject, or body not provided."
     return _send(world, given["recipient"], given["subject"], given["body"], "sent")
 
 
-@_tool("email.reply_email", "Replies to an email.", "email_id body", changes=True)
+@_tool("email.reply_email", "Replies to an email.", "email_id body", outward=True)
 def _reply_email(world: World, given: dict[str, str]) -> Any:
     row = world.tables["emails"].get(given["email_id"])
     if not given["body"] or row is None:
@@ -254,7 +277,7 @@ def _reply_email(world: World, given: dict[str, str]) -> Any:
     return _send(world, row["sender/recipient"], row["subject"], given["body"], "replied")
 
 
-@_tool("email.forward_email", "Forwards an email.", "email_id recipient", changes=True)
+@_tool("email.forward_email", "Forwards an email.", "email_id recipient", outward=True)
 def _forward_email(world: World, given: dict[str, str]) -> Any:
     row = world.tables["emails"].get(given["email_id"])
     if row is None:
@@ -267,6 +290,7 @@ def _send(world: World, recipient: str, subject: str, body: str, done: str) -> s
         return "Invalid recipient email address."
     columns = {"inbox/outbox": "outbox", "sender/recipient": recipient.lower(), "subject": subject, "body": body}
     world.put("emails", columns | {"sent_datetime": world.now})
+    world.send(recipient, subject, body)
     return f"Email {done} successfully."
 
 

@@ -1,7 +1,8 @@
 """Environment kind `world`: tools that a team wrote in Python over a state, judged by what an attempt leaves behind.
 
-Config: `{"source": Python, "start": "extend" | "replace", "system_prompt": str, "max_turns": n, "token_limit": n}`, all
-but the source optional. Which tools there are follows from the source (`tool_functions`).
+Config: `{"source": Python, "start": "extend" | "replace", "system_prompt": str, "max_turns": n, "token_limit": n,
+"compare": "spaces" | "exact" | "case"}`, all but the source optional. Which tools there are follows from the source
+(`tool_functions`); `compare` says which texts of two states are the same (`normal_form.COMPARISONS`).
 State: `{"seed": n, "state": …}`, both optional: what `reset` is given, and the task's own state, whose parts stand
 beside those of `reset` or in their place. Target: `{"wanted": [item, …], "solution": [{"tool", "arguments"}, …]}`
 (`wanted_items`); by the solution a task is proved, and its tools are those that were asked for.
@@ -22,17 +23,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.core.digests import canonical, digest
-from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
+from flywheel.core.envs.environment import Say, Table, Task, always, beyond_limit, token_limit_of
 from flywheel.core.envs.nemo_gym import same
 from flywheel.core.envs.replay import end_states, wanted_items
 from flywheel.core.envs.replay.end_states import EndState
 from flywheel.core.envs.replay.wanted_items import STOCK, Attempt
 from flywheel.core.envs.worlds import tool_functions
-from flywheel.core.traces import Message, ToolCall, Trace, tooling
-from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, Verify, WorldError, guarded, unscored
+from flywheel.core.text.normal_form import COMPARISONS, SPACES
+from flywheel.core.traces import Message, ToolCall, Trace, outward_acts, tooling
+from flywheel.core.verifiers import (
+    LIMIT,
+    NO_RUNNERS,
+    Runners,
+    Verdict,
+    VerifierError,
+    Verify,
+    WorldError,
+    guarded,
+    unscored,
+)
 
 KIND = "world"
-SETTINGS = ("source", "start", "system_prompt", "max_turns", "token_limit")
+SETTINGS = ("source", "start", "system_prompt", "max_turns", "token_limit", "compare")
 STARTS = ("extend", "replace")
 MAX_TURNS = 12
 MOST_TURNS = 100
@@ -96,6 +108,11 @@ class OwnWorld:
             raise VerifierError(f"max_turns: {turns!r} is no whole number from 1 to {MOST_TURNS}")
         self.max_turns: int = turns
         self.token_limit = token_limit_of(config)
+        self.compare: str = config.get("compare", SPACES)
+        if self.compare not in COMPARISONS:
+            raise VerifierError(
+                f"compare: {str(self.compare)[:60]!r} is unknown, one of {', '.join(COMPARISONS)} is wanted"
+            )
         self.runners = runners
 
     def _read(self, config: Mapping[str, Any]) -> None:
@@ -189,7 +206,7 @@ class OwnWorld:
         solved = [ToolCall("", call["tool"], dict(call["arguments"])) for call in solution_of(target)]
         wanted = self.play(task, [Message("assistant", "", tuple(solved))] if solved else []).state
         made = self.play(task, messages).state
-        return _counted(before, wanted), _counted(before, made)
+        return _counted(before, wanted, self.compare), _counted(before, made, self.compare)
 
     def _calls(self, messages: Sequence[Message]) -> list[_Call]:
         found = []
@@ -230,10 +247,12 @@ class OwnWorld:
     def _judge(self, task: Task, messages: Sequence[Message], target: Mapping[str, Any]) -> Verdict:
         try:
             items = wanted_items.check(target, has_state=self.has_state)
-            asked_for = {call["tool"] for call in [*solution_of(target), *wanted_items.wanted_calls(items)]}
+            asked = solution_of(target) if "solution" in target else wanted_items.wanted_calls(items)
+            asked = [*asked, *(call for call in wanted_items.wanted_calls(items) if call not in asked)]
         except VerifierError as error:
             return unscored(str(error), "target")
-        spoken = [message for message in messages if message.role == "assistant"][: self.max_turns]
+        every = [message for message in messages if message.role == "assistant"]
+        spoken = every[: self.max_turns]
         attempt = Attempt(
             calls=tuple(call for message in spoken for call in tooling.calls_of(message)),
             last=spoken[-1] if spoken else Message("assistant", ""),
@@ -242,12 +261,15 @@ class OwnWorld:
             world={},
             is_played=True,
             state=self._end(task, messages, items),
+            acts=tuple(outward_acts.carried_out(self.tools, messages)),
         )
-        return wanted_items.verdict(items, attempt, asked_for)
+        found = wanted_items.verdict(items, attempt, asked)
+        problem = beyond_limit(len(every), self.max_turns)
+        return Verdict(None, problem, found.parts, LIMIT) if problem and not found.parts["unsafe"] else found
 
     def _end(self, task: Task, messages: Sequence[Message], items: Sequence[Mapping[str, Any]]) -> EndState:
         end = self.play(task, messages, end_states.queries(items))
-        return EndState(self.play(task, []).state, end.state, end.rows)
+        return EndState(self.play(task, []).state, end.state, end.rows, self.compare)
 
 
 def innermost(env: Any) -> Any:
@@ -310,6 +332,7 @@ def solution_of(target: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(calls)
 
 
-def _counted(before: Any, after: Any) -> Counter[Difference]:
+def _counted(before: Any, after: Any, compare: str) -> Counter[Difference]:
     """Count the changes, each with the part of the state that it is in, as the rubric's part `state` names tables."""
-    return Counter((each.path.split("/")[1], each.line) for each in end_states.changes(before, after) if each.path)
+    found = end_states.changes(before, after, compare=compare)
+    return Counter((each.path.split("/")[1], each.line) for each in found if each.path)

@@ -34,7 +34,7 @@ MCP_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Of the protocol, as it is spoken here on either side; the first is asked for or offered, and each is taken."""
 SETTINGS = (
     "base_url", "protocol", "tools", "api_key_env", "resets", "shows_state", "system_prompt", "max_turns",
-    "token_limit",
+    "token_limit", "compare",
 )  # fmt: skip
 MOST_TOOLS = 128
 TOOLS_BYTES = 256 * 1024
@@ -124,7 +124,8 @@ class ServerWorld(OwnWorld):
         if not any(item["type"] == "state" for item in items):
             return EndState(None, None)
         played = self.play(task, messages)
-        return EndState(played.beginning, played.state, {query: {} for query in end_states.queries(items)})
+        unread: dict[str, Any] = {query: {} for query in end_states.queries(items)}
+        return EndState(played.beginning, played.state, unread, self.compare)
 
 
 def server_of(config: Mapping[str, Any]) -> Server:

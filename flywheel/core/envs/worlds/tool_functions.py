@@ -4,7 +4,8 @@ Every function at the top level whose name does not begin with `_` is a tool, `r
 its docstring begins with, its arguments are its parameters with their hints, and a paragraph of the docstring such as
 `order_id: The order's number.` describes one of them. The first parameter may be named `state` (a JSON value) or `db`
 (an SQLite connection), and is no argument of the tool. `NAMES = {"create_event": "calendar.create-event"}` says what a
-tool is called where no function of Python can be called so.
+tool is called where no function of Python can be called so; `COMPARE = {"send_mail.body": "any"}` says how an argument
+is compared with the wanted one (`tooling.COMPARED`).
 """
 
 import ast
@@ -17,11 +18,15 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from flywheel.core.digests import canonical, is_deep
+from flywheel.core.traces.tooling import COMPARED
 from flywheel.core.verifiers import VerifierError
 
 RESET = "reset"
-UNSAFE = "UNSAFE"
-"""A list of this name at the top level says which tools do harm where nobody asked for them."""
+MARKS = {"UNSAFE": "x-unsafe", "OUTWARD": "x-outward"}
+"""A list of one of these names at the top level says which tools do harm where nobody asked for them, or do what cannot
+be taken back; with the extension of a definition that says so."""
+COMPARE = "COMPARE"
+"""A dictionary of this name at the top level says how arguments are compared."""
 NAMES = "NAMES"
 """A dictionary of this name at the top level has the names of tools by those of their functions."""
 KEEPERS = ("state", "db")
@@ -86,12 +91,15 @@ def _read(source: str) -> Functions:
         raise VerifierError("source: there is no tool; define a function such as def get_order(state, order_id: str)")
     if len(found) > MOST_TOOLS:
         raise VerifierError(f"source: {len(found)} tools are too many; {MOST_TOOLS} are the most")
-    unsafe = _unsafe(body, {each.name for each in found})
+    marks = {extension: _marked(body, name, {each.name for each in found}) for name, extension in MARKS.items()}
     names = _names(body, {each.name for each in found})
     called = {names.get(each.name, each.name): each for each in found}
     if len(called) < len(found):
         raise VerifierError(f"source: {NAMES} gives two functions the same name")
-    made = [_definition(each, keeper, is_unsafe=each.name in unsafe) | {"name": name} for name, each in called.items()]
+    made = [_definition(each, keeper) | {"name": name} for name, each in called.items()]
+    for tool, function in zip(made, called.values(), strict=True):
+        tool |= {extension: True for extension, marked in marks.items() if function.name in marked}
+    _compare(body, {function.name: tool for tool, function in zip(made, called.values(), strict=True)})
     return Functions(tuple(made), keeper, {name: each.name for name, each in called.items()})
 
 
@@ -117,7 +125,7 @@ def _keeper_of(reset: ast.FunctionDef | None) -> str:
     return "db" if len(names) == 2 else "state"
 
 
-def _definition(function: ast.FunctionDef, keeper: str, *, is_unsafe: bool) -> dict[str, Any]:
+def _definition(function: ast.FunctionDef, keeper: str) -> dict[str, Any]:
     text = inspect.cleandoc(ast.get_docstring(function, clean=False) or "")
     if not text:
         _refuse(function, f"{function.name} has no docstring; its words tell the agent what the tool does")
@@ -154,7 +162,7 @@ def _definition(function: ast.FunctionDef, keeper: str, *, is_unsafe: bool) -> d
         canonical(tool)
     except ValueError:  # as escapes a text may hold what cannot stand in a source
         _refuse(function, f"{function.name}: half a surrogate, or a number of thousands of digits, is no JSON")
-    return tool | ({"x-unsafe": True} if is_unsafe else {})
+    return tool
 
 
 def _parameters(function: ast.FunctionDef) -> list[ast.arg]:
@@ -225,33 +233,54 @@ def _either(schemas: list[dict[str, Any]]) -> dict[str, Any]:
     return {"anyOf": [inner for each in schemas for inner in each.get("anyOf", [each])]}
 
 
-def _unsafe(body: list[ast.stmt], tools: set[str]) -> set[str]:
+def _constant(body: list[ast.stmt], name: str) -> tuple[ast.stmt, Any] | None:
+    """The value that a name is given at the top level, with its line; None in its place where it is no plain one."""
     for node in body:
         match node:
-            case ast.Assign(targets=[ast.Name(id="UNSAFE")], value=ast.List(elts=items) | ast.Tuple(elts=items)):
-                names = [each.value if isinstance(each, ast.Constant) else None for each in items]
-                if wrong := next((name for name in names if name not in tools), None):
-                    _refuse(node, f"{UNSAFE} names {str(wrong)[:60]!r}, and there is no tool of that name")
-                return {str(name) for name in names if name}
-            case ast.Assign(targets=[ast.Name(id="UNSAFE")]):
-                _refuse(node, f'{UNSAFE} is a list of names, such as {UNSAFE} = ["refund"]')
-    return set()
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+                try:
+                    return node, ast.literal_eval(value)
+                except (ValueError, TypeError, MemoryError, RecursionError):
+                    return node, None
+    return None
+
+
+def _marked(body: list[ast.stmt], mark: str, tools: set[str]) -> set[str]:
+    if (found := _constant(body, mark)) is None:
+        return set()
+    node, names = found
+    if not isinstance(names, list | tuple):
+        _refuse(node, f'{mark} is a list of names, such as {mark} = ["refund"]')
+    if wrong := [name for name in names if not isinstance(name, str) or name not in tools]:
+        _refuse(node, f"{mark} names {str(wrong[0])[:60]!r}, and there is no tool of that name")
+    return set(names)
 
 
 def _names(body: list[ast.stmt], tools: set[str]) -> dict[str, str]:
-    for node in body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="NAMES")], value=value):
-                try:
-                    found = ast.literal_eval(value)
-                except (ValueError, TypeError, MemoryError, RecursionError):
-                    found = None
-                if not isinstance(found, dict) or not all(map(_is_name, found.values())):
-                    _refuse(node, f'{NAMES} is a dictionary of names, such as {NAMES} = {{"add": "cart.add"}}')
-                if wrong := next((name for name in found if name not in tools), None):
-                    _refuse(node, f"{NAMES} names {str(wrong)[:60]!r}, and there is no tool of that name")
-                return found
-    return {}
+    if (found := _constant(body, NAMES)) is None:
+        return {}
+    node, names = found
+    if not isinstance(names, dict) or not all(map(_is_name, names.values())):
+        _refuse(node, f'{NAMES} is a dictionary of names, such as {NAMES} = {{"add": "cart.add"}}')
+    if wrong := next((name for name in names if name not in tools), None):
+        _refuse(node, f"{NAMES} names {str(wrong)[:60]!r}, and there is no tool of that name")
+    return names
+
+
+def _compare(body: list[ast.stmt], tools: Mapping[str, dict[str, Any]]) -> None:
+    """Write into the definitions, by function, how arguments are compared."""
+    if (found := _constant(body, COMPARE)) is None:
+        return
+    node, compared = found
+    if not isinstance(compared, dict) or not all(how in COMPARED for how in compared.values()):
+        ways = ", ".join(COMPARED)
+        _refuse(node, f'{COMPARE} says one of {ways} of arguments, such as {COMPARE} = {{"send_mail.body": "any"}}')
+    for place, how in compared.items():
+        function, _, argument = str(place).partition(".")
+        properties = tools[function]["parameters"]["properties"] if function in tools else {}
+        if argument not in properties:
+            _refuse(node, f"{COMPARE} names {str(place)[:60]!r}, and no tool has such an argument")
+        properties[argument]["x-compare"] = how
 
 
 def _is_name(value: Any) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flywheel.core.envs.worlds.tool_functions import KEEPERS, MARKS
 from flywheel.core.traces import tooling
 
 _SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "object": "dict[str, Any]"}
@@ -104,9 +105,10 @@ _TAKEN = {
 def stubs(of: str, tools: Sequence[Mapping[str, Any]]) -> str:
     """The source of a world with these tools, of which nothing works yet. `of` says whose they are."""
     named = _named(tools)
-    unsafe = [function for function, tool in named.items() if tool.get("x-unsafe")]
+    marks = {mark: [f for f, tool in named.items() if tool.get(key)] for mark, key in MARKS.items()}
     other = {function: tool["name"] for function, tool in named.items() if function != tool["name"]}
-    constants = (f"UNSAFE = {unsafe!r}\n" if unsafe else "") + (f"NAMES = {other!r}\n" if other else "")
+    values = marks | {"NAMES": other, "COMPARE": _compared(named)}
+    constants = "".join(f"{name} = {value!r}\n" for name, value in values.items() if value)
     head = _HEAD.format(of=_line(of), constants=f"{constants}\n" if constants else "")
     return "\n\n".join([head, *(_function(*each) for each in named.items())])
 
@@ -122,6 +124,15 @@ def server_stubs(of: str, tools: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join([_SERVER_HEAD.format(of=_line(of)), *functions, door])
 
 
+def _compared(named: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    pairs = ((function, tooling.comparisons(tool)) for function, tool in named.items())
+    return {f"{function}.{name}": how for function, found in pairs for name, how in found.items() if _is_argument(name)}
+
+
+def _is_argument(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and name not in KEEPERS
+
+
 def _named(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The tools by names that Python takes for functions."""
     named: dict[str, Mapping[str, Any]] = {}
@@ -133,10 +144,7 @@ def _named(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
 def _function(name: str, tool: Mapping[str, Any]) -> str:
     properties, parameters = tooling.properties(tool), tool.get("parameters")
     required = parameters.get("required", ()) if isinstance(parameters, Mapping) else ()
-    fit = [
-        key for key in properties if key.isidentifier() and not keyword.iskeyword(key) and key not in ("state", "db")
-    ]
-    ordered = sorted(fit, key=lambda key: key not in required)
+    ordered = sorted(filter(_is_argument, properties), key=lambda key: key not in required)
     arguments = [
         f"{key}: {_hint(properties[key])}" if key in required else f"{key}: {_hint(properties[key])} | None = None"
         for key in ordered

@@ -51,7 +51,8 @@ class ServerForm(WorldSettingsForm):
         max_length=LONGEST_TOOLS,
         label="Definitions",
         help_text="Try reads them from the server. They are frozen: where the server has others later, attempts are "
-        'unscored. "x-unsafe": true at one says that it does harm where nobody asked for it.',
+        'unscored. "x-unsafe": true at one says that it does harm where nobody asked for it, "x-outward": true that '
+        "what it does cannot be taken back.",
         widget=forms.Textarea(attrs={**CODE, "rows": 8}),
     )
 

@@ -10,6 +10,7 @@ from flywheel.core.envs import MOST_TOKENS
 from flywheel.core.envs.worlds import own_world, tool_functions
 from flywheel.core.envs.worlds.tool_stubs import stubs
 from flywheel.core.traces import tooling
+from flywheel.core.traces.outward_acts import OUTWARD
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.schema_form import Json
 from flywheel.environments.models import EnvironmentVersion, Play
@@ -63,6 +64,16 @@ class WorldSettingsForm(DraftForm):
         label="Tokens",
         help_text="How many it writes at most in an attempt. Empty for no limit.",
     )
+    compare = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("spaces", "whatever their extra spaces"),
+            ("case", "whatever their extra spaces and capitals"),
+            ("exact", "letter by letter"),
+        ],
+        label="Texts of the state are the same",
+        help_text="What is not the same as before, and was not asked for, is a side effect.",
+    )
 
 
 class FunctionsForm(DraftForm):
@@ -109,7 +120,7 @@ class ConfigForm(FunctionsForm, WorldSettingsForm):
         help_text="Beside it: each of its parts takes the place of the part of that name.",
     )
 
-    field_order: Sequence[str] = ("source", "start", "system_prompt", "max_turns", "token_limit")
+    field_order: Sequence[str] = ("source", "start", "system_prompt", "max_turns", "token_limit", "compare")
 
     def __init__(self, *args: Any, version: EnvironmentVersion | None = None, **kwargs: Any) -> None:
         if version is not None:
@@ -239,7 +250,7 @@ def lines_of(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             for name, schema in tooling.properties(tool).items()
         ]
         about = {"name": tool["name"], "description": tool.get("description", ""), "arguments": arguments}
-        found.append({**about, "is_unsafe": bool(tool.get("x-unsafe"))})
+        found.append({**about, "is_unsafe": bool(tool.get("x-unsafe")), "is_outward": bool(tool.get(OUTWARD))})
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from flywheel.core.digests import digest
+from flywheel.core.digests import digest, repeats_a_key
 from flywheel.core.traces import Message, Role, ToolCall
 from flywheel.core.traces.tooling import SCHEMAS
 from flywheel.trajectories.formats.values.hostile_json import plain, structured, text
@@ -46,11 +46,11 @@ def as_text(value: Any) -> str:
 
 
 def arguments(value: Any) -> dict[str, Any] | str:
-    """Arguments as an object, or as what the model wrote when that is not a JSON object."""
+    """Arguments as an object, or as what the model wrote when that is not a JSON object, or one with a key twice."""
     if value is None or value == "":
         return {}
     decoded = structured(value)
-    if not isinstance(decoded, dict):
+    if not isinstance(decoded, dict) or (isinstance(value, str) and repeats_a_key(value)):
         return as_text(value)
     return decoded if decoded is not value else plain(decoded)
 

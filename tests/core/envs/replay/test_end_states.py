@@ -16,7 +16,7 @@ CANCELLED = {"orders": {"1": {"status": "cancelled"}, "2": {"status": "open"}}, 
 
 def judged(items: list[dict[str, Any]], after: Any, text: str = "Done.", rows: Any = None) -> Verdict:
     attempt = Attempt((), Message("assistant", text), ("Cancel it",), [], {}, True, EndState(BEFORE, after, rows or {}))
-    return wanted_items.verdict(wanted_items.check({"wanted": items}, has_state=True), attempt, set())
+    return wanted_items.verdict(wanted_items.check({"wanted": items}, has_state=True), attempt, [])
 
 
 def test_the_share_of_paths_that_are_as_wanted_counts() -> None:
@@ -122,3 +122,26 @@ def test_a_state_is_shown_as_tables() -> None:
     assert tables["log"] == (("", "at"), {"0": ("0", "1")})
     assert tables["values"] == (("", "value"), {"open": ("open", "true")})
     assert tables["none"][1] == {}
+
+
+@pytest.mark.parametrize(
+    ("compare", "left", "is_same"),
+    [
+        ("spaces", "open ", True),
+        ("spaces", "Open", False),
+        ("exact", "open ", False),
+        ("exact", "open", True),
+        ("case", " OPEN", True),
+        ("case", "shut", False),
+    ],
+)
+def test_an_environment_says_which_texts_are_the_same(compare: str, left: str, is_same: bool) -> None:
+    before, after = {"a": {"status": "open"}}, {"a": {"status": left}}
+    state = EndState(before, after, {}, compare)
+    assert (end_states.side_effect({"type": "state", "rest": "same"}, state) == "") == is_same
+    wanted = {"type": "state", "paths": {"/a/status": "open"}}
+    assert (end_states.judge(wanted, state).score == 1.0) == is_same
+    asked = {"type": "state", "query": "q", "rows": [["open"]]}
+    assert (
+        end_states.judge(asked, EndState(before, after, {"q": {"rows": [[left]]}}, compare)).score == 1.0
+    ) == is_same

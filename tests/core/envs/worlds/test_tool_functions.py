@@ -1,5 +1,6 @@
 """Tools that follow from a world's Python, and what no world can be, with its line."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,32 @@ def test_hostile_sources_are_refused_and_never_raise_otherwise(source: Any, prob
     with pytest.raises(VerifierError, match=problem) as refusal:
         tool_functions.read(source)
     str(refusal.value).encode()
+
+
+def test_a_source_says_what_cannot_be_taken_back_and_how_arguments_are_compared() -> None:
+    source = f"""{RESET}OUTWARD = ["mail"]
+COMPARE = {{"mail.body": "any", "mail.to": "case"}}
+def mail(state, to: str, body: str = ""):
+    'Send a mail.'
+"""
+    (tool,) = tool_functions.read(source).tools
+    assert tool["x-outward"] is True
+    assert tooling.comparisons(tool) == {"to": "case", "body": "any"}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("OUTWARD = ['nothing']", "OUTWARD names 'nothing', and there is no tool of that name"),
+        ("OUTWARD = 'mail'", "OUTWARD is a list of names"),
+        ("OUTWARD = [['mail']]", "OUTWARD names"),
+        ("COMPARE = ['mail.to']", "COMPARE says one of spaces, exact, case, any"),
+        ("COMPARE = {'mail.to': 'loosely'}", "COMPARE says one of"),
+        ("COMPARE = {'mail.cc': 'any'}", "COMPARE names 'mail.cc', and no tool has such an argument"),
+        ("COMPARE = {3: 'any'}", "COMPARE names '3'"),
+        ("COMPARE = f()", "COMPARE says one of"),
+    ],
+)
+def test_a_mark_that_fits_no_tool_is_refused(line: str, problem: str) -> None:
+    with pytest.raises(VerifierError, match=re.escape(problem)):
+        tool_functions.read(f"{RESET}{line}\ndef mail(state, to: str):\n    'Send a mail.'\n")

@@ -226,7 +226,7 @@ def test_saving_makes_the_next_version_and_proves_at_once_what_is_pure(
 ) -> None:
     task = recorded(build.task())
     environment = task.environment
-    client, pure = sign_in(cast.builder), [PARTS[-2] | {"arguments": "same"}]
+    client, pure = sign_in(cast.builder), [PARTS[-2] | {"read": "calls", "arguments": "same"}]
     answer = client.post(at(environment), sent(pure, do="save"))
     assert answer.status_code == 302
     made = environment.latest

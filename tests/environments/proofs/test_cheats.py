@@ -1,0 +1,88 @@
+"""Right answers that were spoilt must lose by it, under every verifier that is shipped."""
+
+from typing import Any
+
+import pytest
+
+from flywheel.core import envs
+from flywheel.core.envs import Task
+from flywheel.core.envs.workplace.request_templates import generate
+from flywheel.core.traces import Trace
+from flywheel.environments.proofs import cheats
+
+MAIL: dict[str, Any] = {
+    "name": "mail",
+    "x-outward": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"to": {"type": "string"}, "body": {"type": "string"}},
+        "required": ["to", "body"],
+    },
+}
+MOVE: dict[str, Any] = {
+    "name": "move",
+    "parameters": {
+        "type": "object",
+        "properties": {"id": {"type": "string"}, "day": {"enum": ["monday", "friday"]}, "slots": {"type": "integer"}},
+        "required": ["id", "day"],
+    },
+}
+RIGHT = {"tool": "move", "arguments": {"id": "0012", "day": "friday", "slots": 2}}
+NAMES = {"a key twice", "renamed arguments", "twenty guesses", "and harm after it", "harm before it"}
+CALLS = {"wanted": [{"type": "calls", "calls": [RIGHT]}]}
+RUBRIC = {"kind": "rubric", "parts": [{"type": "tool_call", "name": "call", "value": RIGHT}]}
+BEGUN = {"messages": [{"role": "user", "content": "Move it"}]}
+OF = [
+    ("tool_call", {}, {}, Task("t", "Move it", RIGHT), NAMES - {"harm before it"}),
+    ("tool_call", {}, RUBRIC, Task("t", "Move it", RIGHT), NAMES - {"harm before it"}),
+    ("episode", {}, {"kind": "episode"}, Task("t", "Move it", CALLS, BEGUN), NAMES - {"harm before it"}),
+    ("episode", {"judged": "end"}, {"kind": "episode"}, Task("t", "Move it", CALLS, BEGUN), NAMES),
+]
+
+
+@pytest.mark.parametrize(("kind", "config", "verifier", "task", "names"), OF)
+def test_no_cheat_passes(kind: str, config: Any, verifier: Any, task: Task, names: set[str]) -> None:
+    env = envs.build(kind, {"tools": [MOVE, MAIL], **config}, verifier)
+    assert judged(env, task, lambda seen: env.solve(task, seen)) == 1.0
+    found = {name: judged(env, task, say) for name, say in cheats.cheats(env, task).items()}
+    assert found.keys() == names
+    assert all(score is not None and score < 0.5 for score in found.values()), found
+
+
+def judged(env: envs.Environment, task: Task, say: envs.Say) -> float | None:
+    messages = envs.episode(env, task, say)
+    return env.verifier(task)(Trace.from_messages("", messages), task.target).score
+
+
+@pytest.mark.parametrize("verifier", [{}, {"kind": "rubric", "parts": [{"type": "state", "name": "state"}]}])
+def test_no_cheat_passes_in_the_workplace(verifier: dict[str, Any]) -> None:
+    env = envs.build("workplace", {}, verifier)
+    kinds = set()
+    for task in generate(40, seed=3):
+        for name, say in cheats.cheats(env, task).items():
+            score = judged(env, task, say)
+            if name == cheats.GUESSES and score == 1.0:
+                assert cheats.has_changed_nothing(env, task, say)
+                continue
+            kinds.add(name)
+            assert score is not None
+            assert score < 0.5, (name, task)
+        late = cheats.beyond_limit(env, task)
+        assert late
+        verdict = env.verifier(task)(Trace.from_messages("", late), task.target)
+        assert verdict.success is not True
+    assert kinds == {*NAMES, "harm, then undone"}
+
+
+def test_an_attempt_that_others_played_too_long_does_not_pass_in_a_replay() -> None:
+    env = envs.build("episode", {"tools": [MOVE, MAIL], "judged": "end"}, {"kind": "episode"})
+    task = OF[3][3]
+    late = cheats.beyond_limit(env, task)
+    assert env.verifier(task)(Trace.from_messages("", late), task.target).success is not True
+    alone = envs.build("episode", {"tools": [MOVE], "judged": "end"}, {"kind": "episode"})
+    assert cheats.beyond_limit(alone, task) == []
+
+
+def test_a_task_that_wants_words_has_no_call_to_spoil() -> None:
+    env = envs.build("episode", {"tools": [MOVE, MAIL]}, {"kind": "episode"})
+    assert cheats.cheats(env, Task("t", "Move it", {"wanted": [{"type": "refusal"}]}, BEGUN)) == {}
