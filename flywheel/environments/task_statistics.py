@@ -1,6 +1,6 @@
 """Success rates of versions on what this room holds. Results are read from the tasks' side; they belong to evals."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from django.db.models.functions import Cast
 
 from flywheel.core.envs.worlds.stand_ins import simulator_of
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
-from flywheel.environments.models import MEASURED, Environment, EnvironmentVersion, Split, Task, TaskSet
+from flywheel.environments.models import MEASURED, Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
 from flywheel.trajectories.annotations.project_buckets import name_of
 
 
@@ -130,12 +130,15 @@ def shape(task_set: TaskSet) -> dict[str, Any]:
     train = members.filter(split=Split.TRAIN).values("task__cluster")
     shared = members.filter(split__in=MEASURED, task__cluster__in=train).count()
     nothing = {"tasks": 0, "clusters": 0}
+    sources = source_shares([task_set])[task_set.pk]
     in_train, in_held_out = Count("pk", filter=Q(split=Split.TRAIN)), Count("pk", filter=Q(split=Split.HELD_OUT))
     buckets = members.values("task__bucket").annotate(train=in_train, held_out=in_held_out)
     worded = members.exclude(task__slice="")
     slices = worded.values("task__slice").annotate(train=in_train, held_out=in_held_out)
     return {
         **{split.value: by_split.get(split, nothing) for split in (Split.TRAIN, *MEASURED)},
+        "lopsided": [found for found in sources if found.is_lopsided],
+        "effective": next((found.effective for found in sources if found.split == Split.HELD_OUT), None),
         "shared": shared,
         "buckets": [
             {**row, "name": name_of(task_set.project, row["task__bucket"]).capitalize()}
@@ -143,3 +146,46 @@ def shape(task_set: TaskSet) -> dict[str, Any]:
         ],
         "slices": slices.order_by("task__slice"),
     }
+
+
+LOPSIDED = 1 / 3
+"""Share of a measured part's tasks from which on one source alone decides what can be shown by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceShares:
+    """The spread of a measured part's tasks over their sources."""
+
+    split: str
+    tasks: int
+    sources: int
+    effective: float
+    """How many sources of equal size would tell as much (Kish 1965)."""
+    largest: float
+    """The share of the largest one."""
+
+    @property
+    def is_lopsided(self) -> bool:
+        return self.largest > LOPSIDED
+
+    @property
+    def words(self) -> str:
+        share = f"{100 * self.largest:.0f} % of its {self.tasks} {Split(self.split).label.lower()} tasks"
+        return (
+            f"{share} come from one source: its {self.sources} sources tell as much as {self.effective:.1f} equal ones"
+        )
+
+
+def source_shares(task_sets: Sequence[TaskSet]) -> dict[int, list[SourceShares]]:
+    """Return the spread of each set's measured parts over their sources, by its key; one statement."""
+    rows = TaskSetMember.objects.filter(task_set__in=task_sets, split__in=MEASURED).order_by()
+    sizes: dict[tuple[int, str], list[int]] = {}
+    counted = rows.values("task_set", "split", "task__cluster").annotate(count=Count("pk"))
+    for row in counted:
+        sizes.setdefault((row["task_set"], row["split"]), []).append(row["count"])
+    found: dict[int, list[SourceShares]] = {task_set.pk: [] for task_set in task_sets}
+    for (key, split), each in sorted(sizes.items()):
+        tasks = sum(each)
+        effective = tasks**2 / sum(size**2 for size in each)
+        found[key].append(SourceShares(split, tasks, len(each), effective, max(each) / tasks))
+    return found

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from django.db.models import QuerySet
 
 from flywheel.accounts.actors import Actor
-from flywheel.core.evidence.statistics.estimates import Estimate, cohen_kappa, proportion
+from flywheel.core.evidence.statistics.estimates import Estimate, proportion
+from flywheel.core.evidence.statistics.reviewer_agreement import cohen_kappa
 from flywheel.core.verifiers import PASS, rubric
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals.models import EvalRun, Rescored, Result, RewardAuditItem

@@ -1,6 +1,6 @@
 """Put a version forward: compare its eval with the baseline's, let the gate judge, keep the report."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from django.db import transaction
@@ -22,7 +22,7 @@ from flywheel.evals.runs.unanswered_attempts import hold
 from flywheel.evals.serving import version_isolation
 from flywheel.promotions import suite_standings
 from flywheel.promotions.gate_policy import current_policy
-from flywheel.promotions.models import Candidate, Policy
+from flywheel.promotions.models import Candidate, Harmless, Policy
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.launch import reward_lock
 from flywheel.training.models import ContaminationCheck, FixTrial, TrainingRun
@@ -76,7 +76,7 @@ def propose(
     if problem := version_isolation.of(version_eval, baseline_eval).problem:
         raise Refused(problem)
     policy = current_policy(version_eval.project, actor)
-    report = report_of(version_eval, baseline_eval, policy)
+    report = report_of(version_eval, baseline_eval, policy, _opening(version_eval))
     with transaction.atomic():
         if not hold(version_eval, baseline_eval):
             raise Refused("one of the evals is asked again just now; put it forward when it is over")
@@ -109,9 +109,31 @@ def propose(
     return candidate
 
 
-def report_of(version_eval: EvalRun, baseline_eval: EvalRun, policy: Policy) -> dict[str, Any]:
+def _opening(version_eval: EvalRun) -> int | None:
+    """Which verdict on this set's held-out tasks the next one is, where no sealed part confirms it; else None."""
+    task_set = version_eval.task_set
+    if task_set.members.filter(split=Split.SEALED).exists():
+        return None
+    earlier = Candidate.objects.filter(version_eval__task_set__name=task_set.name, project=task_set.project)
+    return earlier.filter(agent=version_eval.version.agent).count() + 1
+
+
+def judge_again(candidate: Candidate) -> None:
+    """Judge a waiting candidate anew, where a person has said something of its attempts, and save it."""
+    report = report_of(
+        candidate.version_eval, candidate.baseline_eval, candidate.policy, candidate.report.get("opening")
+    )
+    candidate.report, candidate.report_digest = report, digest(report)
+    candidate.verdict = report["decision"]["verdict"]
+    candidate.save(update_fields=["report", "report_digest", "verdict"])
+
+
+def report_of(
+    version_eval: EvalRun, baseline_eval: EvalRun, policy: Policy, opening: int | None = None
+) -> dict[str, Any]:
     """Comparison and decision as JSON: a pure function of stored results, so that it can be made again and compared."""
     evidence, checks = _evidence(version_eval, baseline_eval)
+    evidence = replace(evidence, opening=opening)
     before, after = list(evidence.baseline), list(evidence.candidate)
     decision = decide(Rules.from_dict(policy.rules), evidence)
     return {
@@ -120,6 +142,7 @@ def report_of(version_eval: EvalRun, baseline_eval: EvalRun, policy: Policy) -> 
         "contamination": _contamination(checks, before, after),
         "rewards": reward_lock.of_version(version_eval.version),
         "decision": asdict(decision),
+        "opening": opening,
     }
 
 
@@ -142,15 +165,20 @@ def _evidence(version_eval: EvalRun, baseline_eval: EvalRun) -> tuple[Evidence, 
         artefact_digests=(version_eval.version.digest, digest(version_eval.version.content())),
         unlike_live=(differences(baseline_eval), differences(version_eval)),
         usd_per_hour=(baseline_eval.summary.get("usd_per_hour"), version_eval.summary.get("usd_per_hour")),
-        cells=len(buckets) * version_eval.samples,
+        cells=(len(buckets) * baseline_eval.samples, len(buckets) * version_eval.samples),
         slice_of=buckets,
+        harmless=[
+            (str(mark.result.task), mark.result.sample)
+            for mark in Harmless.objects.filter(result__run=version_eval).select_related("result__task__environment")
+        ],
     )
     return evidence, checks
 
 
 def _settings(run: EvalRun) -> dict[str, Any]:
     # The sampling is the version's own, or the arm was not asked as it would be live.
-    return {"samples": run.samples, "seed": run.seed, "split": run.split, "engine": run.engine}
+    # More samples of one arm make its numbers surer, and no other.
+    return {"seed": run.seed, "split": run.split, "engine": run.engine}
 
 
 def _contamination(checks: list[ContaminationCheck], before: list[Row], after: list[Row]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Version
-from flywheel.core.evidence.suite_rules import Finding, judge_mean, judge_no_break, judge_no_failure
+from flywheel.core.evidence.suite_rules import ALPHA, Finding, judge_mean, judge_no_break, judge_no_failure
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Suite
@@ -40,6 +40,7 @@ Tallies = Mapping[int, Mapping[int, Attempts]]
 
 STATES: Final = {
     "passed": "passed",
+    "cannot_tell": "cannot tell",
     "below": "not passed",
     "not_shown": "not shown",
     "missing": "not run",
@@ -51,7 +52,7 @@ STATES: Final = {
     "not_apart": "not shown apart",
     "retired": "retired since",
 }
-"""How a candidate stands at a suite; only the first lets it through."""
+"""How a candidate stands at a suite; only the first two let it through."""
 UNTOLD: Final = ("missing", "what it did cannot be told")
 """Of a suite that nothing is known of: never passed."""
 LISTED = 20
@@ -78,7 +79,7 @@ class Standing:
 
     @property
     def is_passed(self) -> bool:
-        return self.state == "passed"
+        return self.state in ("passed", "cannot_tell")
 
     @property
     def label(self) -> str:
@@ -196,7 +197,7 @@ def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
         barred = _learnt([checks.get((dataset.pk, suite.task_set_id)) for dataset in learnt])
         said = barred or _not_run({arms[0]: new, arms[1]: old}) or (("not_apart", mixed) if mixed else None)
         if said is None and new is not None and old is not None:
-            shown.append(_judged(suite, new, old, tallies))
+            shown.append(_judged(suite, new, old, tallies, ALPHA / len(suites)))
         else:
             shown.append(Standing(suite, *(said or UNTOLD), new, old))
     return shown
@@ -280,7 +281,7 @@ def _state_of(run: EvalRun | None) -> tuple[str, str]:
     return "", ""
 
 
-def _judged(suite: Suite, new: EvalRun, old: EvalRun, tallies: Tallies) -> Standing:
+def _judged(suite: Suite, new: EvalRun, old: EvalRun, tallies: Tallies, alpha: float) -> Standing:
     before, after = tallies.get(old.pk, {}), tallies.get(new.pk, {})
     arms = [{task: attempts.tried(suite.measure) for task, attempts in arm.items()} for arm in (before, after)]
     difference = None
@@ -290,10 +291,12 @@ def _judged(suite: Suite, new: EvalRun, old: EvalRun, tallies: Tallies) -> Stand
         except CannotCompare as error:
             return Standing(suite, "unfinished", str(error), new, old)
         fill = min(_fill(before), _fill(after))
-        finding = judge_mean(arms[0], arms[1], difference=difference, fill=fill, margin=suite.margin)
+        finding = judge_mean(arms[0], arms[1], difference=difference, fill=fill, margin=suite.margin, alpha=alpha)
+    elif suite.rule == Suite.Rule.NO_BREAK:
+        is_greedy = all(run.sampling.get("temperature") == 0 for run in (new, old))
+        finding = judge_no_break(*arms, alpha=alpha, is_greedy=is_greedy)
     else:
-        judge = judge_no_break if suite.rule == Suite.Rule.NO_BREAK else judge_no_failure
-        finding = judge(*arms)
+        finding = judge_no_failure(*arms)
     shown = finding.failed or finding.broken
     failed = suite_runs.failing(new, suite.measure, shown[:LISTED]) if shown else []
     arms_away = ((run, sum(tried.unanswered for tried in arm.values())) for run, arm in ((old, before), (new, after)))

@@ -10,6 +10,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("candidates/<int:pk>/", promotions.candidate, name="candidate"),
     path("candidates/<int:pk>/approve/", promotions.approve, name="approve"),
     path("candidates/<int:pk>/reject/", promotions.decline, name="reject"),
+    path("candidates/<int:pk>/harmless/", promotions.harmless, name="harmless"),
     path("candidates/<int:pk>/sealed/", promotions.final, name="final"),
     path("candidates/<int:pk>/sealed/open/", promotions.open_sealed, name="open_sealed"),
     path("lineage/<str:trace_id>/", promotions.lineage, name="lineage"),

@@ -20,7 +20,7 @@ def test_a_clear_gain_is_eligible_and_says_so_in_words(candidate: Candidate) -> 
 
 
 def test_the_report_is_a_pure_function_of_the_results(candidate: Candidate) -> None:
-    again = report_of(candidate.version_eval, candidate.baseline_eval, candidate.policy)
+    again = report_of(candidate.version_eval, candidate.baseline_eval, candidate.policy, candidate.report["opening"])
     assert digest(again) == candidate.report_digest
 
 
@@ -114,3 +114,35 @@ def test_a_stricter_policy_is_a_new_version_and_old_verdicts_keep_theirs(candida
     assert (row.policy, row.verdict) == (made, "not_shown")
     candidate.refresh_from_db()
     assert candidate.verdict == "eligible"
+
+
+def test_arms_may_differ_in_samples(build: Build, agent: Agent, evaluated: Evaluated, cast: Cast) -> None:
+    """The baseline asked more often makes the comparison surer, and is no ground against it."""
+    task_set = build.task_set(train=2, held_out=12)
+    assert agent.live is not None
+    better = build.version(agent, system_prompt="Answer with exactly one tool call as JSON.")
+    row = propose(
+        version_eval=evaluated(better, task_set, passing=20),
+        baseline_eval=evaluated(agent.live, task_set, passing=16, samples=8),
+        actor=Actor(cast.trainer),
+    )
+    assert row.verdict == Candidate.Verdict.ELIGIBLE
+    filled = next(each for each in row.report["decision"]["checks"] if each["name"] == "attempts scored")
+    assert filled["detail"] == "as it should be" or "96 of 96 attempts of the baseline" in filled["detail"]
+
+
+def test_each_verdict_on_a_set_without_a_sealed_part_spends_error(
+    build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
+) -> None:
+    task_set = build.task_set(train=2, held_out=12)
+    assert agent.live is not None
+    baseline = evaluated(agent.live, task_set, passing=4)
+    spent = []
+    for number in range(3):
+        better = build.version(agent, system_prompt=f"Answer with exactly one tool call as JSON, {number}.")
+        row = propose(
+            version_eval=evaluated(better, task_set, passing=20), baseline_eval=baseline, actor=Actor(cast.trainer)
+        )
+        gain = next(each for each in row.report["decision"]["checks"] if each["name"] == "success")
+        spent.append((row.report["opening"], round(gain["alpha"], 4)))
+    assert spent == [(1, 0.0304), (2, 0.0076), (3, 0.0034)]

@@ -76,7 +76,7 @@ def test_both_arms_cost_what_the_device_had_for_them(
         assert told["low"] <= told["mean"] <= told["high"]
         assert told["mean"] == pytest.approx(sum(cost for cost, _ in costs) / 80)
     check = cost_check(build, before, after)
-    assert check["passed"] is not None, check["detail"]
+    assert check["outcome"], check["detail"]
     assert isinstance(check["value"], float)
     assert isinstance(check["bound"], float)
     assert check["value"] <= check["bound"]

@@ -66,8 +66,8 @@ def test_a_candidate_runs_every_suite_once_and_waits_for_them(
         {
             "suite": "golden@1",
             "kind": "safety",
-            "state": "passed",
-            "words": "all 5 that passed before pass still",
+            "state": "cannot_tell",
+            "words": "all 5 that passed before pass still, more attempts at each task would show more",
             "version_eval": new.pk,
             "baseline_eval": old.pk,
         }
@@ -86,18 +86,20 @@ def test_each_arm_runs_a_suite_with_the_sampling_that_it_would_have_live(
     assert states(row) == ["passed"]
 
 
-def test_one_broken_task_stops_it_unless_an_approver_says_why(
+def test_what_it_fails_stops_it_unless_an_approver_says_why(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
     row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     trajectory = build.trajectory(source="rollout")
     ended(runs_of(golden, agent.live))
-    new = ended(runs_of(golden, row.version), failing=1)
-    new.results.filter(success=False).update(trajectory=trajectory)
+    new = ended(runs_of(golden, row.version), failing=6)
+    first = new.results.filter(success=False).order_by("task__number")[0]
+    Result.objects.filter(pk=first.pk).update(trajectory=trajectory)
     (stand,) = suite_standings.standings(row.version_eval, row.baseline_eval)
-    assert (stand.state, stand.words) == ("below", "1 task newly failed")
-    assert [result.trajectory for result in stand.failed] == [trajectory]
-    with pytest.raises(Refused, match=r"suite golden@1 is not passed \(1 task newly failed\)"):
+    words = "6 of 6 attempts failed, 0 of 6 before: significantly more"
+    assert (stand.state, stand.words) == ("below", words)
+    assert [result.trajectory for result in stand.failed] == [trajectory, *[None] * 5]
+    with pytest.raises(Refused, match=rf"suite golden@1 is not passed \({words}\)"):
         approved(cast, row)
     promotion = approved(cast, row, override=True)
     assert promotion.against_the_gate
@@ -136,8 +138,7 @@ def test_an_attempt_that_nobody_answered_does_not_hide_what_a_suite_shows_for_ev
     ended(runs_of(golden, agent.live))
     new = ended(runs_of(golden, row.version))
     for cause, can_start in (("timeout", False), ("away", True)):
-        first = new.results.earliest("pk")
-        Result.objects.filter(pk=first.pk).update(score=None, success=None, cause=cause)
+        new.results.update(score=None, success=None, cause=cause)
         (stand,) = suite_standings.standings_of(row)
         assert (stand.state, stand.can_start) == ("not_shown", can_start)
         EvalRun.objects.filter(pk=new.pk).update(budget={"tokens": 9})
@@ -169,7 +170,7 @@ def test_the_first_run_counts_so_that_nobody_asks_until_it_passes(
     arms = pair_of(build, agent, evaluated)
     row = propose(**arms, actor=Actor(cast.trainer))
     ended(runs_of(golden, agent.live))
-    first = ended(runs_of(golden, row.version), failing=1)
+    first = ended(runs_of(golden, row.version), failing=6)
     again = EvalRun.objects.get(pk=first.pk)
     again.pk, again.idempotency_key, again.state = None, uuid.uuid4(), State.QUEUED
     again.save()
@@ -265,7 +266,7 @@ def test_a_suite_that_is_taken_away_from_a_candidate_does_not_let_it_through(
     else:
         retire(suite=golden, actor=Actor(cast.builder), reason="too hard")
     *others, gone = suite_standings.standings_of(row)
-    assert [stand.state for stand in others] == ["passed"] * replaced
+    assert [stand.state for stand in others] == ["cannot_tell"] * replaced, "two attempts show nothing"
     assert (str(gone.suite), gone.state) == ("golden@1", "retired")
     followed = "; golden@2 followed it" if replaced else ""
     assert gone.words == f"{cast.builder} retired it after this was put forward: too hard{followed}"
@@ -299,14 +300,14 @@ def test_a_general_suite_shows_its_interval(cast: Cast, build: Build, agent: Age
     task_set = build.task_set(1, 12, name="general")
     put(agent=agent, actor=Actor(cast.builder), name="general", kind="general", task_set=task_set, margin=0.1)
     row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
-    for version, failing in ((row.version, 2), (agent.live, 0)):
+    for version, failing in ((row.version, 8), (agent.live, 0)):
         run = EvalRun.objects.get(task_set=task_set, version=version)
         ended(run, failing=failing)
     (stand,) = suite_standings.standings(row.version_eval, row.baseline_eval)
     assert stand.difference is not None
-    assert stand.difference["mean"] == pytest.approx(-2 / 12)
-    assert (stand.state, stand.words) == ("below", "success fell by 16.7 points")
-    assert len(stand.failed) == 2
+    assert stand.difference["mean"] == pytest.approx(-8 / 12)
+    assert (stand.state, stand.words) == ("below", "success fell by 66.7 points, more than chance explains")
+    assert len(stand.failed) == 8
 
 
 def test_a_safety_suite_may_ask_for_safe_alone(cast: Cast, build: Build, agent: Agent, evaluated: Evaluated) -> None:
@@ -350,7 +351,7 @@ def test_what_was_trained_on_says_nothing_nor_does_what_nobody_compared(
     task_set = build.task_set(1, 2)
     late, _ = put(agent=agent, actor=Actor(cast.builder), name="late", kind="safety", task_set=task_set)
     suite_standings.check_waiting(late)
-    assert states(row) == ["passed", "missing"]
+    assert states(row) == ["cannot_tell", "missing"], "two suites share the chance of error"
     learnt.append(Dataset.objects.create(name="leaky", **made))
     for suite, blocked in ((golden, ["golden/t-1"]), (late, [])):
         ContaminationCheck.objects.create(
@@ -379,3 +380,14 @@ def test_the_live_version_runs_a_suite_by_itself(cast: Cast, build: Build, agent
     other, _ = put(agent=nobody, actor=Actor(cast.builder), name="golden", kind="safety", task_set=golden.task_set)
     with pytest.raises(Refused, match="no live version"):
         suite_standings.run_live(suite=other, actor=Actor(cast.builder))
+
+
+def test_one_failure_of_an_agent_that_draws_at_random_is_chance(
+    cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
+) -> None:
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
+    ended(runs_of(golden, agent.live))
+    ended(runs_of(golden, row.version), failing=1)
+    (stand,) = suite_standings.standings_of(row)
+    assert (stand.state, stand.is_passed) == ("passed", True)
+    assert stand.words == "1 task newly failed, as chance may have it, none failed significantly more often"

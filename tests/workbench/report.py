@@ -17,7 +17,8 @@ import numpy as np
 from scipy import special
 
 from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Proposal, detect
-from flywheel.core.evidence.statistics.estimates import Estimate, cohen_kappa, proportion
+from flywheel.core.evidence.statistics.estimates import Estimate, proportion
+from flywheel.core.evidence.statistics.reviewer_agreement import cohen_kappa
 from flywheel.core.traces import Trace
 from flywheel.trajectories.formats.files.file_formats import parse_jsonl
 

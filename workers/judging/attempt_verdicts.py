@@ -14,7 +14,8 @@ from typing import Any
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.envs.policy_rollouts import Rollout
-from flywheel.core.envs.worlds.own_world import world_of
+from flywheel.core.envs.worlds.own_world import innermost, world_of
+from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.envs.wrappers.rubric_environment import Judged
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by_one, unscored
@@ -67,12 +68,17 @@ def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
 def of_rollouts(env: Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:
     """The same of rollouts. One that has an error is unscored, and one that was broken off says where."""
     judged = iter(verdicts(env, [(rollout.task, rollout.messages) for rollout in rollouts if not rollout.error]))
-    return [_unanswered(rollout) if rollout.error else _with_end(rollout, next(judged)) for rollout in rollouts]
+    return [_unanswered(env, rollout) if rollout.error else _with_end(rollout, next(judged)) for rollout in rollouts]
 
 
-def _unanswered(rollout: Rollout) -> Verdict:
+def _unanswered(env: Environment, rollout: Rollout) -> Verdict:
+    """No score, and all the same whether it did harm before it broke off."""
     cause = "broken" if rollout.broken else AWAY if rollout.is_away else NOT_ANSWERED
-    return unscored(f"not answered: {rollout.error}", cause)
+    own = env.own if isinstance(env, Judged) else env
+    is_ours = not isinstance(innermost(env), NemoGym | ServerWorld)  # somebody else's tools are not asked again
+    parts = verdict(own, (rollout.task, rollout.messages)).parts if is_ours and rollout.messages else {}
+    harm = {name: parts[name] for name in ("unsafe", "never_event") if parts.get(name) is not None}
+    return replace(unscored(f"not answered: {rollout.error}", cause), parts=harm)
 
 
 def _with_end(rollout: Rollout, verdict: Verdict) -> Verdict:

@@ -16,7 +16,8 @@ from itertools import islice
 from random import Random
 from typing import TypeVar
 
-from flywheel.core.evidence.statistics.estimates import Estimate, cohen_kappa, proportion
+from flywheel.core.evidence.statistics.estimates import Estimate, proportion
+from flywheel.core.evidence.statistics.reviewer_agreement import cohen_kappa
 from flywheel.core.text.number_words import percent
 
 T = TypeVar("T")

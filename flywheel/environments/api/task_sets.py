@@ -37,6 +37,8 @@ class TaskSetOut(Schema):
     sealed: int
     opened: int
     """How often the held-out part was measured, by evals and while training."""
+    warnings: list[str]
+    """What makes its numbers worth less, such as one source with more than a third of the tasks."""
     created_at: datetime
 
 
@@ -106,9 +108,10 @@ def _task_sets(request: HttpRequest) -> QuerySet[TaskSet]:
 
 
 def _with_openings(rows: Iterable[TaskSet]) -> list[TaskSet]:
-    """Sized task sets with how often each was `opened`."""
+    """Sized task sets with how often each was `opened`, and what there is to warn of."""
     found = list(rows)
-    opened = ledger.openings_of(found)
+    opened, spread = ledger.openings_of(found), task_statistics.source_shares(found)
     for row in found:
         row.opened = opened[row.pk].times  # type: ignore[attr-defined]
+        row.warnings = [shares.words for shares in spread[row.pk] if shares.is_lopsided]  # type: ignore[attr-defined]
     return found

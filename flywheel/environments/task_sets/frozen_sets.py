@@ -10,7 +10,6 @@ from flywheel.accounts.models import Project
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.evidence.contamination import Item, duplicates, item_of_task
-from flywheel.core.evidence.statistics.estimates import PERMUTE_BELOW
 from flywheel.core.text.normal_form import normalise
 from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
@@ -20,7 +19,7 @@ from flywheel.environments.proofs.red_green_proof import common_wrong, is_stale,
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import check_name, latest
 
-SEALED_SOURCES = PERMUTE_BELOW
+SEALED_SOURCES = 10
 """Of a set's sealed part at least: with fewer no gain reaches the error that a first opening may spend."""
 
 

@@ -16,7 +16,7 @@ from flywheel.evals.runs.run_summaries import bucket_of, rows_of
 from flywheel.evals.runs.unanswered_attempts import hold
 from flywheel.evals.serving import version_isolation
 
-REVISION = 1
+REVISION = 2
 """Raise it when a change to `core.evidence.statistics.arm_comparison` or `core.evidence.statistics.estimates` can
 change a number."""
 
@@ -106,8 +106,6 @@ def _doubts(new: EvalRun, old: EvalRun) -> Iterable[str]:
             f"One was asked by {new.get_engine_display()}, the other by {old.get_engine_display()}: engines round in "
             "ways of their own, and a difference may be theirs."
         )
-    if new.samples != old.samples:
-        yield f"One had {new.samples} samples a task, the other {old.samples}."
     if new.seed != old.seed:
         yield f"The seeds differ ({new.seed} and {old.seed}), so the attempts are not paired and the interval is wider."
     changed = sorted(name for name in new.sampling if new.sampling[name] != old.sampling.get(name))

@@ -18,7 +18,6 @@ from flywheel.core.evidence.statistics.eval_metrics import (
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun
 
-SUMMARY_SEED = 1
 """Of the bootstraps in a summary, so that the same results always give the same numbers."""
 TRAINED_ON, NEVER_TRAINED_ON = "wording trained on", "wording never trained on"
 REAL, SYNTHETIC = "real", "synthetic"
@@ -44,7 +43,7 @@ def summary_of(run: EvalRun) -> dict[str, Any]:
     familiar = {name: TRAINED_ON if value in trained else NEVER_TRAINED_ON for name, value in slice_of.items()}
     made = {name: SYNTHETIC if task.is_synthetic else REAL for name, task in tasks.items()}
     return {
-        "metrics": {name: asdict(estimate) for name, estimate in summarise(rows, SUMMARY_SEED).items()},
+        "metrics": {name: asdict(estimate) for name, estimate in summarise(rows).items()},
         "slices": _by(rows, slice_of),
         "familiar": _by(rows, familiar),
         "buckets": _by(rows, _buckets(by_key)),

@@ -15,7 +15,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.core.digests import digest
-from flywheel.core.evidence.suite_rules import Tried
+from flywheel.core.evidence.statistics.exact_tests import Tried
 from flywheel.core.verifiers import AWAY
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Suite

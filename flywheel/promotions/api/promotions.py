@@ -12,13 +12,14 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.schemas import Body
-from flywheel.evals.models import EvalRun
+from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import live_version, sealed_comparison
 from flywheel.promotions.api.suites import ToldOut
 from flywheel.promotions.candidacy import propose
 from flywheel.promotions.lineage import Lineage, lineage_of
 from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.never_events import call_harmless, never_events
 from flywheel.trajectories.models import Trajectory
 
 router = Router(tags=["promotions"])
@@ -87,6 +88,32 @@ class DecisionIn(Body):
     override: bool = False
 
 
+class HarmlessIn(Body):
+    result: int
+    """Of the list of never events."""
+    reason: str
+
+
+class NeverEventOut(Schema):
+    result: int = Field(alias="pk")
+    task: Ref
+    sample: int
+    trajectory: str | None
+    """Its trace id; null where the attempt is kept nowhere."""
+    reason: str
+    """The verifier's words."""
+    harmless: str | None
+    """Why a person saw no harm in it; null where nobody did."""
+
+    @staticmethod
+    def resolve_trajectory(row: Result) -> str | None:
+        return row.trajectory.trace_id if row.trajectory else None
+
+    @staticmethod
+    def resolve_harmless(row: Result) -> str | None:
+        return row.harmless.reason if hasattr(row, "harmless") else None
+
+
 class RejectIn(Body):
     reason: str
 
@@ -152,6 +179,21 @@ def open_sealed(request: HttpRequest, pk: int) -> Any:
     the same candidate is asked once."""
     asked = keyed(request)
     sealed_comparison.open_sealed(candidate=_with_report(asked, pk), actor=asked.actor)
+    return _with_report(asked, pk)
+
+
+@router.get("/candidates/{pk}/never-events", response=list[NeverEventOut], auth=Key(Scope.READ))
+def list_never_events(request: HttpRequest, pk: int) -> Any:
+    """The candidate's attempts that did what cannot be taken back and nobody asked for."""
+    return list(never_events(_with_report(keyed(request), pk)))
+
+
+@router.post("/candidates/{pk}/harmless", response=CandidateWithReport, auth=Key(Scope.APPROVE))
+def call_attempt_harmless(request: HttpRequest, pk: int, body: HarmlessIn) -> Any:
+    """Say that there is no harm in a never event; the gate judges the candidate again."""
+    asked = keyed(request)
+    row = _with_report(asked, pk)
+    call_harmless(candidate=row, result=body.result, actor=asked.actor, reason=body.reason)
     return _with_report(asked, pk)
 
 

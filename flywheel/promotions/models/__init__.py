@@ -1,7 +1,7 @@
 """Who let it through: gate policies, candidates with their evidence, and the append-only log of promotions."""
 
-from flywheel.promotions.models.candidates import Candidate
+from flywheel.promotions.models.candidates import Candidate, Harmless
 from flywheel.promotions.models.policies import Policy
 from flywheel.promotions.models.promotions import Promotion
 
-__all__ = ["Candidate", "Policy", "Promotion"]
+__all__ = ["Candidate", "Harmless", "Policy", "Promotion"]

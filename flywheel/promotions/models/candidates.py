@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Agent, Version
-from flywheel.evals.models import EvalRun
+from flywheel.evals.models import EvalRun, Result
 from flywheel.promotions.models.policies import Policy
 from flywheel.training.models import TrainingRun
 
@@ -51,3 +51,18 @@ class Candidate(models.Model):
 
     def __str__(self) -> str:
         return f"candidate {self.pk}"
+
+
+class Harmless(models.Model):
+    """A person looked at an attempt's never event and saw no harm in it: the verifier was wrong, or nobody minds."""
+
+    result = models.OneToOneField(Result, on_delete=models.CASCADE, related_name="harmless")
+    reason = models.TextField()
+    by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        verbose_name_plural = "harmless"
+
+    def __str__(self) -> str:
+        return f"no harm in {self.result}"

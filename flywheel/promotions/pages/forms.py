@@ -32,16 +32,22 @@ class PolicyForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields.update({name: _policy_field(limit) for name, limit in LIMITS.items() if limit.label})
+        self.fields["strict"] = forms.BooleanField(
+            required=False,
+            label="A guard that cannot tell stops the candidate, too",
+            help_text="Without it only what is shown to be worse does. Few task sets are large enough for more.",
+        )
 
     @classmethod
     def of(cls, rules: dict[str, Any]) -> "PolicyForm":
         """The form filled with a policy's rules."""
-        return cls(initial={name: _entered(LIMITS[name], value) for name, value in rules.items() if name in LIMITS})
+        shown = {name: _entered(LIMITS[name], value) for name, value in rules.items() if name in LIMITS}
+        return cls(initial=shown | {"strict": rules.get("strict", False)})
 
     def rules(self, before: dict[str, Any]) -> dict[str, Any]:
         """The rules that the form says, on top of those that it does not show. Raises ValueError."""
         changes = {
-            name: value / 100 if value is not None and LIMITS[name].unit else value
+            name: value / 100 if value is not None and name in LIMITS and LIMITS[name].unit else value
             for name, value in self.cleaned_data.items()
         }
         return Policy.from_dict({**before, **changes}).to_dict()

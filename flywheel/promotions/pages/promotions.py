@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Membership, Permission
 from flywheel.agents.models import Agent, Version
+from flywheel.edge.numbers import number
 from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import refusal_shown
 from flywheel.evals.models import EvalRun
@@ -21,6 +22,7 @@ from flywheel.promotions.lineage import lineage_of
 from flywheel.promotions.live_version import make_first, promote, reject
 from flywheel.promotions.live_version import roll_back as roll_back_to
 from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.never_events import call_harmless
 from flywheel.promotions.pages import summaries
 from flywheel.promotions.pages.forms import DecisionForm, PolicyForm, RollBackForm
 from flywheel.trajectories.models import Trajectory
@@ -94,6 +96,16 @@ def decline(request: PageRequest, pk: int) -> HttpResponse:
             messages.success(request, f"{row} is rejected; {row.agent} stays at {row.agent.live}.")
             return redirect("promotions:index", request.project.slug)
     return _show(request, row, form, status=422)
+
+
+@require_POST
+@requires(Permission.APPROVE)
+def harmless(request: PageRequest, pk: int) -> HttpResponse:
+    """Say that there is no harm in a never event, for a reason."""
+    row = _candidate(request, pk)
+    result, reason = number(request.POST.get("result", "")), request.POST.get("reason", "")
+    call_harmless(candidate=row, result=result or 0, actor=request.actor, reason=reason)
+    return redirect(f"{reverse('promotions:candidate', args=[request.project.slug, pk])}#never-events")
 
 
 @require_POST

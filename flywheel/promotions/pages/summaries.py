@@ -11,6 +11,7 @@ from flywheel.environments.ledger import openings
 from flywheel.evals.pages.comparison_context import comparison_context
 from flywheel.promotions import sealed_comparison, suite_standings
 from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.never_events import never_events
 from flywheel.training.models import FixTrial
 
 DEFAULT_RULES: dict[str, Any] = Policy().to_dict()
@@ -58,6 +59,7 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
         "learnt": row.report.get("contamination", {"datasets": [], "flagged": 0, "without": None}),
         "rewards": row.report.get("rewards", []),
         "openings": openings(row.version_eval.task_set),
+        "never_events": never_events(row),
         **_standings(row),
         "final": sealed_comparison.final(row),
         "is_stale": row.state == Candidate.State.WAITING and row.agent.live_id != row.baseline_id,

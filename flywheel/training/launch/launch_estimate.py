@@ -11,8 +11,8 @@ from django.db.models import Count, Max, Min, Q
 from flywheel.agents.models import Version
 from flywheel.core.evidence.contamination import Report
 from flywheel.core.evidence.fix_ladder import LEARNABLE
-from flywheel.core.evidence.statistics.estimates import Variance, minimum_detectable, variance_components
 from flywheel.core.evidence.statistics.eval_metrics import Row, clusters_of, task_samples
+from flywheel.core.evidence.statistics.power import Variance, minimum_detectable, variance_components
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused

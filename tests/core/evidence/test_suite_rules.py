@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from scipy.stats import binom, fisher_exact, hypergeom
 
 from flywheel.core.evidence.statistics.estimates import paired_difference
+from flywheel.core.evidence.statistics.exact_tests import Tried, more_often
 from flywheel.core.evidence.suite_rules import (
     ALPHA,
     Arm,
     Pairs,
-    Tried,
     judge_mean,
     judge_no_break,
     judge_no_failure,
-    more_often,
     worse_of,
 )
 
+BY_CHANCE = "1 task newly failed, as chance may have it"
 P, F, U = Tried(1), Tried(1, bad=1), Tried(1, unknown=1)
 
 
@@ -49,20 +49,27 @@ def test_a_safety_suite_lets_nothing_through_that_it_cannot_tell(
 ) -> None:
     strict = judge_no_failure(arm(*before), arm(*after))
     assert strict.state == no_failure
-    assert judge_no_break(arm(*before), arm(*after)).state == no_break
+    assert judge_no_break(arm(*before), arm(*after), is_greedy=True).state == no_break
     assert (strict.passed, strict.before, strict.tasks) == (after.count(P), before.count(P), len(after))
 
 
 def test_what_the_baseline_passed_is_named_first() -> None:
     found = judge_no_failure(arm(F, P, P), arm(F, P, F))
     assert (found.failed, found.broken) == ([3, 1], [3])
-    assert judge_no_break(arm(F, P, P), arm(F, P, F)).failed == [3]
+    assert judge_no_break(arm(F, P, P), arm(F, P, F), is_greedy=True).failed == [3]
 
 
 @pytest.mark.parametrize(
     ("before", "after", "state", "words"),
     [
-        (Tried(64), Tried(64, 1), "below", "1 task newly failed"),
+        (
+            Tried(64),
+            Tried(64, 1),
+            "passed",
+            "1 task newly failed, as chance may have it, none failed significantly more often",
+        ),
+        (Tried(64), Tried(64, 9), "below", "1 task failed significantly more often"),
+        (Tried(1), Tried(1, 1), "cannot_tell", f"{BY_CHANCE}, more attempts at each task would show more"),
         (Tried(64, 1), Tried(64, 64), "below", "1 task failed significantly more often"),
         (Tried(64, 1), Tried(64, 2), "passed", "none failed significantly more often"),
         (Tried(4, 2), Tried(4, 4), "not_shown", "nothing passed before, so nothing is guarded"),
@@ -112,7 +119,7 @@ def fisher(old: Tried, new: Tried) -> float:
 @settings(max_examples=50)
 @given(some_pairs(tasks=3, attempts=6))
 def test_how_likely_more_bad_attempts_are_is_fishers_of_every_way_they_could_have_fallen(pairs: Pairs) -> None:
-    assert more_often({0: pairs[0]}) == pytest.approx(fisher(*pairs[0]))
+    assert more_often([pairs[0]]) == pytest.approx(fisher(*pairs[0]))
     spread = [
         hypergeom.pmf(range(new.scored + 1), old.scored + new.scored, old.bad + new.bad, new.scored)
         for old, new in pairs.values()
@@ -120,7 +127,7 @@ def test_how_likely_more_bad_attempts_are_is_fishers_of_every_way_they_could_hav
     seen = sum(new.bad for _, new in pairs.values())
     ways = itertools.product(*(range(len(likely)) for likely in spread))
     wanted = sum(math.prod(s[n] for s, n in zip(spread, way, strict=True)) for way in ways if sum(way) >= seen)
-    assert more_often(pairs) == pytest.approx(wanted)
+    assert more_often(pairs.values()) == pytest.approx(wanted)
 
 
 @settings(max_examples=50)
@@ -144,7 +151,7 @@ def test_what_is_left_out_of_account_changes_nothing(more: int) -> None:
     for old, new in pairs.values():
         chances = np.convolve(chances, hypergeom.pmf(range(65), 128, old.bad + new.bad, 64))
     wanted = float(chances[sum(new.bad for _, new in pairs.values()) :].sum())
-    assert more_often(pairs) == pytest.approx(wanted, rel=0, abs=1e-9)
+    assert more_often(pairs.values()) == pytest.approx(wanted, rel=0, abs=1e-9)
 
 
 @settings(max_examples=50)
@@ -173,7 +180,7 @@ def test_chance_alone_shows_more_bad_attempts_in_one_suite_of_twenty_at_most(rat
     found = 0.0
     for bad in itertools.product(range(7), repeat=4):
         pairs = {task: (Tried(6, bad[task]), Tried(6, bad[2 + task])) for task in (0, 1)}
-        if worse_of(pairs) or more_often(pairs) < ALPHA / 2:
+        if worse_of(pairs) or more_often(pairs.values()) < ALPHA / 2:
             found += math.prod(LIKELY[rates[number % 2]][count] for number, count in enumerate(bad))
     assert 0 < found <= ALPHA
 
@@ -185,7 +192,7 @@ LIKELY = {rate: [float(binom.pmf(count, 6, rate)) for count in range(7)] for rat
     ("change", "fill", "state"),
     [
         ([0.0] * 11 + [-0.1], 1.0, "passed"),
-        ([-0.3, 0.3] * 6, 1.0, "not_shown"),
+        ([-0.3, 0.3] * 6, 1.0, "cannot_tell"),
         ([-0.2, -0.3] * 6, 1.0, "below"),
         ([0.2, 0.3] * 6, 1.0, "passed"),
         ([0.0] * 12, 1.0, "passed"),
@@ -194,15 +201,29 @@ LIKELY = {rate: [float(binom.pmf(count, 6, rate)) for count in range(7)] for rat
         ([0.2, 0.3] * 6, 0.97, "not_shown"),
     ],
 )
-def test_a_general_suite_asks_that_the_whole_interval_lies_above_the_margin(
-    change: list[float], fill: float, state: str
-) -> None:
+def test_a_general_suite_is_lost_where_a_fall_is_shown(change: list[float], fill: float, state: str) -> None:
     estimate = paired_difference([0.5] * len(change), [0.5 + each for each in change], list(range(len(change))))
-    difference = {"mean": estimate.mean, "low": estimate.low, "reason": estimate.reason}
+    difference = {"mean": estimate.mean, "low": estimate.low, "p": estimate.p, "reason": estimate.reason}
     found = judge_mean(arm(P, P), arm(P, F), difference, fill=fill, margin=0.1)
     assert (found.state, found.broken) == (state, [2])
 
 
 def test_nothing_compared_shows_nothing() -> None:
-    nothing = {"mean": None, "low": None, "reason": "nothing scored"}
+    nothing = {"mean": None, "low": None, "p": None, "reason": "nothing scored"}
     assert judge_mean({}, {}, nothing, fill=0.0, margin=0.1).state == "not_shown"
+
+
+def test_a_suite_stops_one_unchanged_candidate_in_twenty_at_most() -> None:
+    """Ten tasks, each done right in 97 of 100 attempts by both versions: one bad attempt of forty is no regression."""
+    rng = np.random.default_rng(3)
+    stopped = 0
+    for _ in range(400):
+        before, after = (arm(*[Tried(4, int(bad)) for bad in rng.binomial(4, 0.03, 10)]) for _ in range(2))
+        stopped += judge_no_break(before, after).state not in ("passed", "cannot_tell")
+    assert stopped / 400 <= ALPHA + 0.02
+
+
+def test_suites_share_their_chance_of_error() -> None:
+    before, after = arm(Tried(16)), arm(Tried(16, 5))
+    assert judge_no_break(before, after).state == "below"
+    assert judge_no_break(before, after, alpha=ALPHA / 4).state == "passed"

@@ -191,10 +191,10 @@ def test_evals_that_differ_in_more_than_the_version_are_said_to(
 ) -> None:
     client = sign_in(cast.viewer)
     assert client.get(address(task_set)).context["doubts"] == []
-    third = finished(build, monkeypatch, task_set=task_set, version=build.version(system_prompt="third"), samples=3)
+    third = finished(build, monkeypatch, task_set=task_set, version=build.version(system_prompt="third"), seed=9)
     answer = client.get(address(task_set))
     assert [run for run, _ in answer.context["doubts"]] == list(runs)
-    assert "One had 3 samples a task, the other 2." in answer.content.decode()
+    assert "The seeds differ (9 and " in answer.content.decode()
     assert third in answer.context["columns"]
 
 

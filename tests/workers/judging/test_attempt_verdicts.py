@@ -54,6 +54,8 @@ def verify(trace, target):
     return {"score": float(same), "reason": "the call" if same else "another call", "parts": {"json": 1.0}}
 """
 
+CHEATS = ("a key twice", "renamed arguments", "twenty guesses", "and harm after it")
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _needs_all_layers(sandbox: None) -> None: ...
@@ -165,7 +167,7 @@ def test_tasks_wait_unproved_until_a_worker_has_proved_them(build: Build) -> Non
     names = [check["name"] for check in good.proof["checks"]]
     assert names == [
         *("recorded failure", "corrected", "empty", "constant", "echo", "every tool at once"),
-        *("leaked target", "cheat attempt", "most common wrong answer", "same every time"),
+        *("leaked target", "cheat attempt", *CHEATS, "most common wrong answer", "same every time"),
     ]
     assert not loose.is_proved, "what was recorded as a failure passes"
 
@@ -244,7 +246,7 @@ def test_where_a_layer_is_missing_everything_says_which(build: Build, monkeypatc
     carry_out(Proving.objects.get())
     task.refresh_from_db()
     assert not task.is_proved
-    assert {check["cause"] for check in task.proof["checks"]} == {"refused"}
+    assert {check["cause"] for check in task.proof["checks"]} - {""} == {"refused"}, "harm is seen without it"
 
 
 def test_a_trial_shows_the_proof_and_old_rollouts_before_anything_is_saved(

@@ -7,20 +7,22 @@ can cross by luck.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from scipy import special
 
 from flywheel.core.evidence.statistics.estimates import (
     Array,
     Estimate,
     holm,
     latency_ratio,
-    mcnemar_exact,
     paired_bootstrap,
     paired_difference,
     paired_quantiles,
+    proportion_upper,
+    ratio_of_sums,
 )
 from flywheel.core.evidence.statistics.eval_metrics import (
     METRICS,
@@ -31,8 +33,13 @@ from flywheel.core.evidence.statistics.eval_metrics import (
     solve_rates,
     summarise,
     task_means,
+    task_samples,
 )
+from flywheel.core.evidence.statistics.exact_tests import mcnemar_exact
+from flywheel.core.evidence.statistics.power import Variance, minimum_detectable, variance_components
 
+FALL = 0.05
+"""Of success in a slice: what ``SliceChange.fell`` asks about."""
 SLICE_MIN_TASKS = 20
 """A slice with fewer paired tasks is shown but not tested: too few to tell."""
 
@@ -59,6 +66,13 @@ class SliceChange:
     p_holm: float | None
     """Its p-value, corrected for the number of slices tested; None = not tested."""
     verdict: Literal["better", "worse", "no difference shown", "too few to tell"]
+    unseen: float | None = None
+    """The least fall that would have been called worse in four of five cases: any less may have gone unseen. None where
+    too few tasks tell even that."""
+    shrunk: float | None = None
+    """The difference drawn towards that of all slices, the more the fewer tasks it rests on (empirical Bayes)."""
+    fell: float | None = None
+    """How likely it fell by more than ``FALL``, by the same."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +118,8 @@ def compare(
     tasks = task_changes(before, after)
     fixed, broken = (sum(task.change == change for task in tasks) for change in ("fixed", "broken"))
     return Comparison(
-        baseline=summarise(before, seed),
-        candidate=summarise(after, seed),
+        baseline=summarise(before),
+        candidate=summarise(after),
         differences={key: difference(key, before, after, seed=seed) for key in METRICS},
         ratios={
             "cost_usd": cost_ratio(before, after, seed=seed),
@@ -150,18 +164,7 @@ def difference(
 
 def cost_ratio(before: Sequence[Row], after: Sequence[Row], *, level: float = 0.95, seed: int = 0) -> Estimate:
     """Estimate how many times as much an attempt costs with the candidate, over tasks priced in both arms."""
-    a, b, clusters = pair(before, after, METRICS["cost_usd"].value)
-    costs = zip(clusters, a, b, strict=True)
-    priced = [(cluster, (x, y)) for cluster, x, y in costs if x is not None and y is not None]
-    groups = _grouped(priced)
-    return paired_bootstrap(
-        [group[:, 0] for group in groups],
-        [group[:, 1] for group in groups],
-        lambda old, new: new.sum() / old.sum(),
-        seed=seed,
-        level=level,
-        unscored=len(clusters) - len(priced),
-    )
+    return ratio_of_sums(*pair(before, after, METRICS["cost_usd"].value), level=level, seed=seed)
 
 
 def slice_changes(
@@ -178,7 +181,58 @@ def slice_changes(
     found = {name: difference("success", old[name], new.get(name, []), seed=seed) for name in old}
     p_values = {name: e.p for name, e in found.items() if e.p is not None and e.n >= min_tasks}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    return [_slice_change(name, e, corrected.get(name), alpha) for name, e in found.items()]
+    changes = [_slice_change(name, e, corrected.get(name), alpha) for name, e in found.items()]
+    spread = variance_of(before, after)
+    drawn = _shrunk([change.difference for change in changes], spread.per_task if spread else 0.0)
+    error = alpha / max(1, len(p_values))
+    return [
+        replace(
+            change, unseen=_unseen(change, old[change.name], new.get(change.name, []), error), shrunk=mean, fell=fell
+        )
+        for change, (mean, fell) in zip(changes, drawn, strict=True)
+    ]
+
+
+def _unseen(change: SliceChange, before: Sequence[Row], after: Sequence[Row], error: float) -> float | None:
+    """The least fall that this slice would have shown in four of five cases, at a two-sided error."""
+    if change.p_holm is None:
+        return None
+    spread, count = variance_of(before, after), change.difference.clusters or 1
+    if spread is None or not spread.per_task:  # all alike: what no cluster shows, so many may still do
+        return proportion_upper(0, count, level=1 - error / 2)
+    return minimum_detectable(change.difference.n, spread, alpha=error)
+
+
+def variance_of(before: Sequence[Row], after: Sequence[Row]) -> Variance | None:
+    """Estimate how success varies over the tasks that both arms attempted; None where nothing can be said."""
+    value = METRICS["success"].value
+    cluster, old, new = clusters_of(before), task_samples(before, value), task_samples(after, value)
+    tasks = [task for task in old if task in new]
+    return variance_components([old[t] for t in tasks], [new[t] for t in tasks], [cluster[t] for t in tasks])
+
+
+def _shrunk(found: Sequence[Estimate], per_task: float) -> list[tuple[float | None, float | None]]:
+    """Each slice's difference drawn towards all slices', and how likely it is below -``FALL``.
+
+    A normal model of slices, its spread by moments (DerSimonian and Laird 1986; Efron and Morris 1975 for the
+    shrinkage). None for a slice without a difference, and for all where nothing varies.
+    """
+    rows = [(place, e.mean, e.n) for place, e in enumerate(found) if e.mean is not None and e.n]
+    drawn: list[tuple[float | None, float | None]] = [(None, None)] * len(found)
+    if not rows or per_task <= 0:
+        return drawn
+    means, variances = np.array([mean for _, mean, _ in rows]), np.array([per_task / n for *_, n in rows])
+    weights = 1 / variances
+    centre = float(weights @ means / weights.sum())
+    excess = float(weights @ (means - centre) ** 2) - (len(rows) - 1)
+    scale = float(weights.sum() - (weights @ weights) / weights.sum())
+    between = max(0.0, excess / scale) if scale > 0 else 0.0
+    held = between / (between + variances)
+    posterior = held * means + (1 - held) * centre
+    spread = np.sqrt(held * variances + (1 - held) ** 2 / weights.sum())
+    for (place, *_), mean, sd in zip(rows, posterior, spread, strict=True):
+        drawn[place] = float(mean), float(special.ndtr((-FALL - mean) / sd))
+    return drawn
 
 
 def pair(

@@ -3,8 +3,10 @@
 Four rules hold in every function here:
 
 1. ``None`` is *unscored*. It is left out and counted in ``Estimate.unscored``; it is never 0. NaN is refused.
-2. Tasks of one *cluster* (a source trajectory, a template, a customer) are not independent. Standard errors
-   sum over clusters first (CR1), and degrees of freedom count clusters, not rows.
+2. Tasks of one *cluster* (a source trajectory, a template, a customer) are not independent. Differences are
+   tested by flipping whole clusters and their intervals are that test turned round (``randomisation``); one
+   arm's standard errors sum over clusters first (CR2), with as many degrees of freedom as the clusters' sizes
+   leave (Bell and McCaffrey 2002), which is few where one of them has most of the tasks.
 3. No interval is better than a false one. One value, one cluster, fewer than ``MIN_CLUSTERS`` clusters in a
    difference or a bootstrap, or no variance at all give the estimate alone, with ``reason`` saying why.
 4. Whatever draws at random takes a seed, so a number on a screen can be computed again.
@@ -15,32 +17,33 @@ or ``high``.
 Only scipy.special is imported (not scipy.stats, which costs a web process half a second and tens of
 megabytes); tests hold every formula against scipy.stats, statsmodels or an exact enumeration.
 
-Not covered: sequential looks (fix n up front), judge error (PPI), the ledger of hold-out openings.
+Not covered: sequential looks (fix n up front), judge error (PPI), the ledger of hold-out openings. What a set can
+show is in ``power``, how far people agree in ``reviewer_agreement``.
 """
 
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from flywheel.core.evidence.statistics.randomisation import subset_ratios
 from flywheel.core.text.number_words import percent
 
 Scores = Sequence[float | None]
 Clusters = Sequence[Hashable]
 Array = NDArray[np.float64]
+Codes = NDArray[np.intp]
+"""Clusters as numbers from 0, one for each value."""
 Draws = NDArray[np.int64]
 """Which clusters each resample drew, shape resamples × clusters."""
 
 MIN_CLUSTERS = 5
 """Fewer independent clusters than this give no verdict on a difference."""
-PERMUTE_BELOW = 10
-"""With fewer clusters than this the p-value comes from sign flips, not from the t distribution."""
-EXACT_CLUSTERS = 16
-"""Up to this many clusters all 2^C sign flips are enumerated."""
+LARGEST = 1e100
+"""Of a value: beyond it sums of squares are no numbers."""
 NO_VARIANCE = "no variance"
 """The ``reason`` of an estimate whose observations are all alike: direction may be plain, spread is unknown."""
 
@@ -67,28 +70,10 @@ class Estimate:
     """Two-sided p-value against "no difference", where one was computed."""
     reason: str = ""
     """Why there is no interval; empty when there is one."""
-
-
-@dataclass(frozen=True)
-class Variance:
-    """Components of the spread of a paired eval; the input to power calculations."""
-
-    omega2: float
-    """Variance of the true difference between tasks."""
-    sigma2_baseline: float
-    sigma2_candidate: float
-    """Mean variance of one sample within a task."""
-    k_baseline: float
-    k_candidate: float
-    """Samples per task."""
-    design_effect: float = 1.0
-    """By how much clustering inflates the variance: 1 + (m - 1) * ICC."""
-
-    @property
-    def per_task(self) -> float:
-        """Variance that one task contributes to the mean difference (Miller 2024, arXiv 2411.00640)."""
-        within = self.sigma2_baseline / self.k_baseline + self.sigma2_candidate / self.k_candidate
-        return self.design_effect * (self.omega2 + within)
+    effective: float | None = None
+    """How many clusters of equal size would tell as much (Kish 1965); None where clustering was not considered."""
+    largest: float | None = None
+    """The share of the observations that the largest cluster has."""
 
 
 # One arm
@@ -124,58 +109,65 @@ def proportion_upper(events: int, n: int, *, level: float = 0.95) -> float:
 
 
 def clustered_mean(values: Scores, clusters: Clusters, *, level: float = 0.95) -> Estimate:
-    """Estimate a mean of ``values``, one per task (shape n), in the values' own unit.
+    """Estimate a mean of ``values``, one per task, whose ``clusters`` are independent.
 
-    ``SE = (1/n) sqrt( C/(C-1) * sum_c (sum_{i in c} (v_i - mean))^2 )``, t with C-1 degrees of freedom: the
-    CR1 sandwich of an intercept-only regression (Liang & Zeger 1986; Miller 2024, App. A).
+    Both have shape n. CR2 sandwich of an intercept-only regression, t with Bell and McCaffrey's degrees of freedom
+    (2002; Pustejovsky and Tipton 2018): with clusters of equal size the CR1 error and C-1.
     Raises ValueError on unequal lengths or values that are not finite.
     """
-    (scored,), codes, unscored = _complete([values], clusters)
-    return _t_interval(scored, codes, unscored, level, min_clusters=2)
+    (scored,), codes, unscored = complete([values], clusters)
+    found = _of_clusters(scored, codes, unscored, level, min_clusters=2)
+    if found.reason or found.mean is None:
+        return found
+    se, df = _cr2(scored, codes)
+    half = _t(level, df) * se
+    method = "t, cluster-robust (CR2)"
+    return replace(found, low=found.mean - half, high=found.mean + half, method=method)
 
 
 def clustered_rate(values: Scores, clusters: Clusters, *, level: float = 0.95) -> Estimate:
     """Estimate a mean of ``values`` in [0, 1], one per task: a rate, near 0 and 1 too.
 
-    Wilson's interval on the effective sample size ``mean (1-mean) / SE_CR1^2`` with the t quantile of C-1
-    degrees of freedom (Dean & Pagano 2015): unlike ``mean +- t SE`` it stays inside [0, 1] and keeps its
-    coverage near the ends. Where all values are 0, or all 1, the bound is Clopper-Pearson's with one trial
-    per cluster.
+    Clopper and Pearson's interval on the effective sample size ``mean (1-mean) / SE_CR2^2``, which is made smaller by
+    the degrees of freedom (Korn and Graubard 1998): it stays inside [0, 1] and covers near the ends, at the price of
+    covering more than it says where few clusters differ. Where all values are 0, or all 1, the one-sided bound with one
+    trial per effective cluster.
     Raises ValueError as ``clustered_mean`` does, and on a value outside [0, 1].
     """
-    (scored,), codes, unscored = _complete([values], clusters)
+    (scored,), codes, unscored = complete([values], clusters)
     if scored.size and (scored.min() < 0 or scored.max() > 1):
         raise ValueError("A rate is made of values between 0 and 1.")
-    plain = _t_interval(scored, codes, unscored, level, min_clusters=2)
-    mean, count = plain.mean, plain.clusters
-    if mean is None or count is None or count < 2:
-        return plain
-    if mean in (0.0, 1.0):
-        edge = proportion(round(mean) * count, count, level=level)
-        method = f"{edge.method}, per cluster"
-        return Estimate(mean, edge.low, edge.high, plain.n, unscored, count, method, level)
-    if plain.low is None:
-        return plain
-    effective = mean * (1 - mean) / _cr1(scored, codes)[1] ** 2
-    low, high = _wilson(mean, effective, _t(level, count - 1))
-    return Estimate(mean, low, high, plain.n, unscored, count, "Wilson, cluster-robust", level)
+    found = _of_clusters(scored, codes, unscored, level, min_clusters=2)
+    if found.mean is None or (found.reason and found.mean not in (0.0, 1.0)) or (found.clusters or 0) < 2:
+        return found
+    low, high = _rate_ends(scored, codes, level)
+    return replace(found, low=low, high=high, method="Korn-Graubard, cluster-robust", reason="")
 
 
-def quantile(
-    values: Scores, clusters: Clusters, q: float, *, seed: int, level: float = 0.95, resamples: int = 4000
-) -> Estimate:
+def quantile(values: Scores, clusters: Clusters, q: float, *, level: float = 0.95) -> Estimate:
     """Estimate the ``q`` quantile of ``values``, one per row (shape n), in their own unit.
 
-    Point by linear interpolation (Hyndman & Fan type 7); interval by resampling whole clusters, percentile
-    method (Efron & Tibshirani 1993).
+    Point by linear interpolation (Hyndman & Fan type 7). Interval by Woodruff (1952): the quantiles at the ends of the
+    interval for the share of values below the point, which is that of ``clustered_rate``; none where that share's end
+    is beyond the sample.
     Raises ValueError as ``clustered_mean`` does, and unless ``0 <= q <= 1``.
     """
     if not 0 <= q <= 1:
         raise ValueError(f"{q} is not a quantile; it lies between 0 and 1.")
-    (scored,), codes, unscored = _complete([values], clusters)
-    point = sample_quantile(scored, q) if scored.size else None
-    resampled = _resampled_quantile(scored, codes, q)
-    return _bootstrap(point, resampled, _count(codes), scored.size, unscored, seed, level, resamples)
+    (scored,), codes, unscored = complete([values], clusters)
+    found = _of_clusters(scored, codes, unscored, level, min_clusters=MIN_CLUSTERS)
+    if not scored.size:
+        return found
+    found = replace(found, mean=sample_quantile(scored, q))
+    if found.reason:
+        return found
+    assert found.mean is not None
+    low, high = _rate_ends((scored <= found.mean).astype(float), codes, level)
+    if low * scored.size < 0.5 or (1 - high) * scored.size < 0.5:
+        return replace(found, reason="too few values lie beyond it")
+    ends = [sample_quantile(scored, share) for share in (low, high)]
+    low, high = min(ends[0], found.mean), max(ends[1], found.mean)
+    return replace(found, low=low, high=high, method="Woodruff, cluster-robust")
 
 
 def _resampled_quantile(values: Array, owners: NDArray[np.intp], q: float) -> Callable[[Draws], Array]:
@@ -246,12 +238,12 @@ def paired_difference(
 
     Inputs: per-task mean scores of each arm and each task's cluster, all of shape n, in the same order. A
     task unscored in either arm is left out and counted.
-    CR1 cluster-robust interval with t on C-1 degrees of freedom (see ``clustered_mean``). ``p`` is from that
-    t, or from cluster sign flips when C < ``PERMUTE_BELOW`` or when there is no variance. Below
-    ``MIN_CLUSTERS`` clusters there is neither interval nor p. Raises ValueError as ``clustered_mean`` does.
+    ``p`` is from flipping the signs of whole clusters, and the interval is that test turned round (``randomisation``),
+    so that the interval holds 0 exactly where ``p > 1 - level``. Below ``MIN_CLUSTERS`` clusters there is neither.
+    Raises ValueError as ``clustered_mean`` does.
     """
-    (before, after), codes, unscored = _complete([baseline, candidate], clusters)
-    return _difference(after - before, codes, unscored, level, seed)
+    (before, after), codes, unscored = complete([baseline, candidate], clusters)
+    return _randomised(after - before, np.ones(before.size), codes, unscored, level, seed, null=0.0)
 
 
 def latency_ratio(
@@ -263,12 +255,27 @@ def latency_ratio(
     and arm, > 0); the interval is that of the mean log ratio, exponentiated. Raises ValueError as
     ``clustered_mean`` does, and on a latency that is not positive.
     """
-    (before, after), codes, unscored = _complete([baseline_ms, candidate_ms], clusters)
+    (before, after), codes, unscored = complete([baseline_ms, candidate_ms], clusters)
     if (before <= 0).any() or (after <= 0).any():
         raise ValueError("A latency must be above 0 ms.")
-    logs = _difference(np.log(after / before), codes, unscored, level, seed)
+    logs = _randomised(np.log(after / before), np.ones(before.size), codes, unscored, level, seed, null=0.0)
     mean, low, high = (None if x is None else math.exp(x) for x in (logs.mean, logs.low, logs.high))
     return replace(logs, mean=mean, low=low, high=high, method=f"geometric mean ratio; {logs.method}")
+
+
+def ratio_of_sums(
+    baseline: Scores, candidate: Scores, clusters: Clusters, *, level: float = 0.95, seed: int = 0
+) -> Estimate:
+    """Estimate how many times as much the candidate takes in all, such as what it costs; 1 = same, no unit.
+
+    ``sum(candidate) / sum(baseline)``. Inputs as in ``paired_difference``, none below 0; so are test and interval, for
+    a ratio of sums over clusters is what they are made for. Undefined where a cluster of the baseline sums to 0.
+    Raises ValueError as ``clustered_mean`` does, and on a value below 0.
+    """
+    (before, after), codes, unscored = complete([baseline, candidate], clusters)
+    if (before < 0).any() or (after < 0).any():
+        raise ValueError("What is summed up must not be below 0.")
+    return _randomised(after, before, codes, unscored, level, seed, null=1.0)
 
 
 def paired_bootstrap(
@@ -298,7 +305,7 @@ def paired_bootstrap(
     def resampled(draws: Draws) -> Array:
         return np.array([value(row) for row in draws.tolist()])
 
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         point = value(range(len(baseline))) if n else None
         return _bootstrap(point, resampled, len(baseline), n, unscored, seed, level, resamples)
 
@@ -325,7 +332,7 @@ def paired_quantiles(
     arms = [np.concatenate(arm) for arm in (baseline, candidate)]
     owners = (np.repeat(np.arange(len(arm)), [len(rows) for rows in arm]) for arm in (baseline, candidate))
     old, new = (_resampled_quantile(values, codes, q) for values, codes in zip(arms, owners, strict=True))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         point = float(combine(*(np.array([sample_quantile(values, q)]) for values in arms))[0])
         return _bootstrap(
             point, lambda draws: combine(old(draws), new(draws)), len(baseline), n, unscored, seed, level, resamples
@@ -339,58 +346,6 @@ def _rows_of_pairs(baseline: Sequence[Array], candidate: Sequence[Array]) -> int
     return sum(len(rows) for rows in candidate)
 
 
-def sign_flip_p(
-    diffs: Sequence[float] | Array,
-    clusters: Clusters,
-    *,
-    seed: int = 0,
-    alternative: Literal["two-sided", "greater"] = "two-sided",
-    resamples: int = 9999,
-) -> float:
-    """Test "the differences are symmetric about 0" by flipping the sign of whole clusters.
-
-    ``diffs``: one paired difference per task, shape n, none unscored. Exact over all 2^C flips when C <= 16,
-    else ``(1 + hits) / (resamples + 1)`` (Phipson & Smyth 2010); never 0. Raises ValueError when empty.
-    """
-    (values,), codes, _ = _complete([list(diffs)], clusters)
-    count = _count(codes)
-    if count == 0:
-        raise ValueError("A permutation test needs at least one difference.")
-    sums = np.bincount(codes, values)
-    exact = count <= EXACT_CLUSTERS
-    if exact:
-        flips = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
-    else:
-        flips = np.random.default_rng(seed).integers(0, 2, size=(resamples, count))
-    flipped = (1 - 2 * flips) @ sums
-    observed = sums.sum()
-    if alternative == "two-sided":
-        flipped, observed = np.abs(flipped), abs(observed)
-    # Ties are hits; without the slack, rounding would make p depend on the order of the tasks.
-    hits = int(np.count_nonzero(flipped >= observed - 1e-12 * np.abs(sums).sum()))
-    return hits / len(flipped) if exact else (1 + hits) / (resamples + 1)
-
-
-def mcnemar_exact(b: int, c: int) -> float:
-    """Test paired yes/no outcomes: ``b`` tasks fixed, ``c`` broken.
-
-    McNemar 1947 in its exact form, ``min(1, 2 BinomCDF(min(b, c); b + c, 1/2))``. It holds each task for
-    independent, so show it beside a clustered interval, not instead. Raises ValueError on a negative count.
-    """
-    if b < 0 or c < 0:
-        raise ValueError(f"{b} fixed and {c} broken: a count is negative.")
-    return min(1.0, 2.0 * float(special.bdtr(min(b, c), b + c, 0.5)))
-
-
-def non_inferior(harm: Estimate, margin: float) -> bool | None:
-    """Say whether the upper end of ``harm``'s interval stays below ``margin``; None when it has no interval.
-
-    ``harm``: a difference where more is worse, or a ratio, in the margin's unit. Give it ``level=0.90`` for a
-    one-sided test at 5 % (two one-sided tests, Schuirmann 1987).
-    """
-    return None if harm.high is None else harm.high < margin
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for having tested all of them (Holm 1979), in the given order."""
     adjusted = [0.0] * len(p_values)
@@ -401,103 +356,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-# Planning
-
-
-def variance_components(baseline: Sequence[Scores], candidate: Sequence[Scores], clusters: Clusters) -> Variance | None:
-    """Split the spread of a paired eval into tasks, samples and clusters; None below two paired tasks.
-
-    ``baseline[i]`` and ``candidate[i]`` are the sample scores of task i. ``sigma^2``: mean within-task
-    variance (for yes/no scores ``K/(K-1) s (1-s)``); ``omega^2 = max(0, Var(d) - sigma_A^2/K_A -
-    sigma_B^2/K_B)`` (Miller 2024); K the harmonic mean. Where K = 1 a sample's own noise cannot be told apart
-    and stays in ``omega^2``. Design effect from the one-way ANOVA intraclass correlation of d, clipped at 0.
-    """
-    before = [[s for s in samples if s is not None] for samples in baseline]
-    after = [[s for s in samples if s is not None] for samples in candidate]
-    means = [[math.fsum(s) / len(s) if s else None for s in arm] for arm in (before, after)]
-    (mean_before, mean_after), codes, _ = _complete(means, clusters)
-    if codes.size < 2:
-        return None
-    differences = mean_after - mean_before
-    both = [i for i in range(len(before)) if before[i] and after[i]]
-    sigma2_baseline, k_baseline = _within([before[i] for i in both])
-    sigma2_candidate, k_candidate = _within([after[i] for i in both])
-    between = float(differences.var(ddof=1)) - sigma2_baseline / k_baseline - sigma2_candidate / k_candidate
-    effect = _design_effect(differences, codes)
-    return Variance(max(0.0, between), sigma2_baseline, sigma2_candidate, k_baseline, k_candidate, effect)
-
-
-def minimum_detectable(n: int, variance: Variance, *, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Give the smallest true difference that ``n`` tasks would show with this ``power``, in the scores' unit.
-
-    ``(z_{1-alpha/2} + z_power) sqrt(variance per task / n)`` (Miller 2024).
-    Raises ValueError unless ``n >= 1``.
-    """
-    if n < 1:
-        raise ValueError(f"{n} tasks can show nothing.")
-    return _z_sum(alpha, power) * math.sqrt(variance.per_task / n)
-
-
-def required_n(delta: float, variance: Variance, *, alpha: float = 0.05, power: float = 0.8) -> int:
-    """Give the number of tasks needed to show a true difference ``delta``, rounded up (Miller 2024).
-
-    Raises ValueError when ``delta`` is 0.
-    """
-    if delta == 0:
-        raise ValueError("No number of tasks shows a difference of 0.")
-    return max(1, math.ceil(_z_sum(alpha, power) ** 2 * variance.per_task / delta**2))
-
-
-# Agreement
-
-
-def cohen_kappa(
-    first: Sequence[Hashable | None], second: Sequence[Hashable | None], *, level: float = 0.95
-) -> Estimate:
-    """Estimate how far two raters agree beyond chance: 1 = always, 0 = as by chance (Cohen 1960).
-
-    Labels of the same n items; an item that either left unlabelled (None) is left out and counted. Interval
-    from the large-sample variance of Fleiss, Cohen & Everitt 1969. No mean when both used one and the same
-    label only.
-    Raises ValueError on unequal lengths.
-    """
-    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    unscored, n = len(first) - len(pairs), len(pairs)
-    if n == 0:
-        return no_interval(None, 0, unscored, None, level, "nothing was scored")
-    labels = {label: i for i, label in enumerate(dict.fromkeys(x for pair in pairs for x in pair))}
-    table = np.zeros((len(labels), len(labels)))
-    for a, b in pairs:
-        table[labels[a], labels[b]] += 1 / n
-    rows, columns = table.sum(axis=1), table.sum(axis=0)
-    agreed, by_chance = float(np.trace(table)), float(rows @ columns)
-    if len(labels) == 1:
-        return no_interval(None, n, unscored, None, level, "both raters used one label only")
-    kappa = (agreed - by_chance) / (1 - by_chance)
-    diagonal = np.diag(table) @ (1 - (rows + columns) * (1 - kappa)) ** 2
-    crossed = table * (columns[:, None] + rows[None, :]) ** 2
-    off_diagonal = (1 - kappa) ** 2 * (crossed.sum() - np.trace(crossed))
-    variance = diagonal + off_diagonal - (kappa - by_chance * (1 - kappa)) ** 2
-    se = math.sqrt(max(0.0, variance) / n) / (1 - by_chance)
-    if se < 1e-9:
-        return no_interval(kappa, n, unscored, None, level, NO_VARIANCE)
-    half = _z(level) * se
-    low, high = max(-1.0, kappa - half), min(1.0, kappa + half)
-    return Estimate(kappa, low, high, n, unscored, None, "Fleiss-Cohen-Everitt", level)
-
-
 # The pieces
 
 
-def _complete(columns: Sequence[Scores], clusters: Clusters) -> tuple[list[Array], NDArray[np.intp], int]:
-    """Keep what every column scored: the columns, cluster codes 0..C-1, and how many were left out."""
+def complete(columns: Sequence[Scores], clusters: Clusters) -> tuple[list[Array], NDArray[np.intp], int]:
+    """Keep what every column scored: the columns, cluster codes 0..C-1, and how many were left out.
+
+    Raises ValueError on unequal lengths, and on what is no finite number below ``LARGEST``.
+    """
     if any(len(column) != len(clusters) for column in columns):
         lengths = ", ".join(str(len(column)) for column in columns)
         raise ValueError(f"{lengths} values but {len(clusters)} clusters; each value needs its cluster.")
     kept = [i for i in range(len(clusters)) if all(column[i] is not None for column in columns)]
     arrays = [np.array([column[i] for i in kept], dtype=np.float64) for column in columns]
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise ValueError("A score must be finite; use None for unscored.")
+    if not all((np.abs(array) < LARGEST).all() for array in arrays):  # nor NaN, which is not below anything
+        raise ValueError(f"A score must be a finite number below {LARGEST:g}; use None for unscored.")
     known: dict[Hashable, int] = {}
     codes = np.array([known.setdefault(clusters[i], len(known)) for i in kept], dtype=np.intp)
     return arrays, codes, len(clusters) - len(kept)
@@ -507,38 +380,86 @@ def _count(codes: NDArray[np.intp]) -> int:
     return int(codes.max()) + 1 if codes.size else 0
 
 
-def _cr1(values: Array, codes: NDArray[np.intp]) -> tuple[float, float]:
-    """Mean and CR1 standard error; the error is exactly 0 where only rounding is left. Needs C >= 2."""
-    count, mean = _count(codes), float(values.mean())
-    sums = np.bincount(codes, values - mean)
-    se = math.sqrt(count / (count - 1) * float(sums @ sums)) / values.size
-    return mean, se if se > 1e-12 * float(np.abs(values).max()) else 0.0
-
-
-def _t_interval(values: Array, codes: NDArray[np.intp], unscored: int, level: float, min_clusters: int) -> Estimate:
+def _of_clusters(values: Array, codes: Codes, unscored: int, level: float, min_clusters: int) -> Estimate:
+    """The mean, what it rests on, and why there can be no interval; empty where there can."""
     n, count = values.size, _count(codes)
     if n == 0:
         return no_interval(None, 0, unscored, 0, level, "nothing was scored")
-    if count < min_clusters:
-        few = _too_few(count, min_clusters)
-        return no_interval(float(values.mean()), n, unscored, count, level, few)
-    mean, se = _cr1(values, codes)
-    if se == 0:
-        return no_interval(mean, n, unscored, count, level, NO_VARIANCE)
-    half = _t(level, count - 1) * se
-    return Estimate(mean, mean - half, mean + half, n, unscored, count, "t, cluster-robust (CR1)", level)
+    few = _too_few(count, min_clusters) if count < min_clusters else ""
+    reason = few or (NO_VARIANCE if _is_constant(values) else "")
+    effective, largest = _weights(codes)
+    mean = float(values.mean())
+    return replace(no_interval(mean, n, unscored, count, level, reason), effective=effective, largest=largest)
 
 
-def _difference(diffs: Array, codes: NDArray[np.intp], unscored: int, level: float, seed: int) -> Estimate:
-    plain = _t_interval(diffs, codes, unscored, level, MIN_CLUSTERS)
-    count = _count(codes)
+def _is_constant(values: Array) -> bool:
+    """Whether only rounding tells the values apart."""
+    return bool(np.ptp(values) <= 1e-12 * np.abs(values).max())
+
+
+def _weights(codes: Codes) -> tuple[float, float]:
+    """Kish's effective number of clusters, and the share of the largest one."""
+    sizes = np.bincount(codes).astype(np.float64)
+    return float(sizes.sum() ** 2 / (sizes @ sizes)), float(sizes.max() / sizes.sum())
+
+
+def _cr2(values: Array, codes: Codes) -> tuple[float, float]:
+    """The CR2 standard error of the mean and Bell and McCaffrey's degrees of freedom, under working independence.
+
+    With r_c a cluster's sum of residuals and h_c its share of the rows, SE^2 = sum r_c^2 / (1 - h_c) / n^2. The degrees
+    of freedom are tr(G)^2 / tr(G^2), G = diag(a) - b b' with a_c = n_c / (1 - h_c), b_c = n_c / sqrt((1 - h_c) n).
+    Needs two clusters.
+    """
+    sizes = np.bincount(codes).astype(np.float64)
+    n = values.size
+    left = 1 - sizes / n
+    residuals = np.bincount(codes, values - values.mean()) / np.sqrt(left)
+    a, b2 = sizes / left, sizes**2 / left / n
+    trace = a.sum() - b2.sum()
+    square = a @ a - 2 * (a @ b2) + b2.sum() ** 2
+    return math.sqrt(float(residuals @ residuals)) / n, float(trace**2 / square)
+
+
+def _rate_ends(values: Array, codes: Codes, level: float) -> tuple[float, float]:
+    """The ends of ``clustered_rate``'s interval."""
+    n, mean = values.size, float(values.mean())
+    if mean in (0.0, 1.0):
+        bound = 1 - (1 - level) ** (1 / _weights(codes)[0])
+        return (1 - bound, 1.0) if mean else (0.0, bound)
+    se, df = _cr2(values, codes)
+    if se < 1e-12:
+        return mean, mean
+    shrunk = mean * (1 - mean) / se**2 * (_t(level, n - 1) / _t(level, df)) ** 2
+    trials = max(1.0, min(float(n), shrunk))
+    passed, tail = mean * trials, (1 - level) / 2
+    low = float(special.betaincinv(passed, trials - passed + 1, tail))
+    return low, float(special.betaincinv(passed + 1, trials - passed, 1 - tail))
+
+
+def _randomised(
+    numerators: Array, denominators: Array, codes: Codes, unscored: int, level: float, seed: int, *, null: float
+) -> Estimate:
+    """A ratio of sums over rows, by cluster sign flips; ``null`` is the ratio of two arms that are alike."""
+    n, count = numerators.size, _count(codes)
+    if n == 0:
+        return no_interval(None, 0, unscored, 0, level, "nothing was scored")
+    whole = float(denominators.sum())
+    mean = float(numerators.sum()) / whole if whole > 0 else None
+    effective, largest = _weights(codes)
+    found = Estimate(mean, None, None, n, unscored, count, "no interval", level, None, "", effective, largest)
     if count < MIN_CLUSTERS:
-        return plain
-    if count < PERMUTE_BELOW or plain.low is None:
-        p = sign_flip_p(diffs, codes.tolist(), seed=seed)
-        return replace(plain, p=p, method=f"{plain.method}; p by cluster sign flips")
-    mean, se = _cr1(diffs, codes)
-    return replace(plain, p=2 * float(special.stdtr(count - 1, -abs(mean) / se)))
+        return replace(found, reason=_too_few(count, MIN_CLUSTERS))
+    sums, totals = np.bincount(codes, numerators), np.bincount(codes, denominators)
+    if not (totals > 0).all():
+        return replace(found, reason="undefined: a cluster of the baseline sums to 0")
+    subsets = subset_ratios(sums.astype(np.float64), totals.astype(np.float64), seed)
+    found = replace(found, p=subsets.p(null))
+    if _is_constant(subsets.ratios):
+        return replace(found, reason=NO_VARIANCE)
+    ends = subsets.interval(level)
+    if ends is None:
+        return replace(found, reason=f"{count} clusters refuse nothing at {percent(level)}")
+    return replace(found, low=ends[0], high=ends[1], method="cluster sign flips, turned round")
 
 
 def _bootstrap(
@@ -583,34 +504,9 @@ def _wilson(mean: float, n: float, z: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def _within(samples: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Mean within-task variance over the tasks with two samples or more, and the harmonic mean of K."""
-    variances = [float(np.var(s, ddof=1)) for s in samples if len(s) > 1]
-    k = len(samples) / math.fsum(1 / len(s) for s in samples)
-    return (math.fsum(variances) / len(variances) if variances else 0.0), k
-
-
-def _design_effect(values: Array, codes: NDArray[np.intp]) -> float:
-    sizes = np.bincount(codes).astype(np.float64)
-    n, count = values.size, sizes.size
-    if count < 2 or count == n:
-        return 1.0
-    means = np.bincount(codes, values) / sizes
-    between = float(sizes @ (means - values.mean()) ** 2) / (count - 1)
-    within = float(((values - means[codes]) ** 2).sum()) / (n - count)
-    m0 = (n - float(sizes @ sizes) / n) / (count - 1)
-    spread = between + (m0 - 1) * within
-    icc = max(0.0, (between - within) / spread) if spread > 0 else 0.0
-    return 1 + (float(sizes @ sizes) / n - 1) * icc
-
-
 def _z(level: float) -> float:
     return float(special.ndtri((1 + level) / 2))
 
 
-def _t(level: float, df: int) -> float:
+def _t(level: float, df: float) -> float:
     return float(special.stdtrit(df, (1 + level) / 2))
-
-
-def _z_sum(alpha: float, power: float) -> float:
-    return float(special.ndtri(1 - alpha / 2) + special.ndtri(power))

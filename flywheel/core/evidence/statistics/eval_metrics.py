@@ -98,20 +98,19 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def summarise(rows: Sequence[Row], seed: int = 0) -> dict[str, Estimate]:
+def summarise(rows: Sequence[Row]) -> dict[str, Estimate]:
     """Estimate every metric for one arm, keyed as ``METRICS``.
 
-    ``n`` counts tasks (attempts for latency), ``unscored`` always counts attempts. ``seed`` fixes the
-    bootstrap.
+    ``n`` counts tasks (attempts for latency), ``unscored`` always counts attempts.
     Raises ValueError when a task appears in two clusters, or a rate leaves [0, 1].
     """
-    return {key: _estimate(metric, rows, seed) for key, metric in METRICS.items()}
+    return {key: _estimate(metric, rows) for key, metric in METRICS.items()}
 
 
-def _estimate(metric: Metric, rows: Sequence[Row], seed: int) -> Estimate:
+def _estimate(metric: Metric, rows: Sequence[Row]) -> Estimate:
     values = [metric.value(row) for row in rows]
     if metric.quantile is not None:
-        return quantile(values, [row.cluster for row in rows], metric.quantile, seed=seed)
+        return quantile(values, [row.cluster for row in rows], metric.quantile)
     means, cluster = task_means(rows, metric.value), clusters_of(rows)
     estimate = clustered_rate if metric.unit == "rate" else clustered_mean
     return replace(estimate(list(means.values()), [cluster[task] for task in means]), unscored=values.count(None))

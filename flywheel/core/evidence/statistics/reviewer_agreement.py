@@ -1,23 +1,25 @@
 """Agreement of reviewers beyond chance, when any number of them said something of each item.
 
-Cohen's kappa, for two who both said something of the same items, is in `estimates`. Krippendorff's alpha also holds for
-three and more, of whom not everyone saw everything; for two who saw the same it is close to kappa.
+Cohen's kappa is for two who both said something of the same items. Krippendorff's alpha also holds for three and more,
+of whom not everyone saw everything; for two who saw the same it is close to kappa.
 """
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from scipy import special
 
 from flywheel.core.evidence.statistics.estimates import (
     MIN_CLUSTERS,
     NO_VARIANCE,
     Array,
     Estimate,
-    cohen_kappa,
     no_interval,
+    proportion_upper,
     sample_quantile,
 )
 from flywheel.core.text.number_words import percent
@@ -31,6 +33,53 @@ class Pair:
     first: str
     second: str
     kappa: Estimate
+
+
+def cohen_kappa(
+    first: Sequence[Hashable | None], second: Sequence[Hashable | None], *, level: float = 0.95
+) -> Estimate:
+    """Estimate how far two raters agree beyond chance: 1 = always, 0 = as by chance (Cohen 1960).
+
+    Labels of the same n items; an item that either left unlabelled (None) is left out and counted. Interval
+    from the large-sample variance of Fleiss, Cohen & Everitt 1969 on the scale of log(1 - kappa), one pseudo-item
+    spread over the table's cells (Agresti 2013, 3.1.1): near 1 the plain one covers 50 to 90 in 100, this one 90 to 96.
+    No mean when both used one and the same label only.
+    Raises ValueError on unequal lengths.
+    """
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    unscored, n = len(first) - len(pairs), len(pairs)
+    if n == 0:
+        return no_interval(None, 0, unscored, None, level, "nothing was scored")
+    labels = {label: i for i, label in enumerate(dict.fromkeys(x for pair in pairs for x in pair))}
+    table = np.zeros((len(labels), len(labels)))
+    for a, b in pairs:
+        table[labels[a], labels[b]] += 1 / n
+    rows, columns = table.sum(axis=1), table.sum(axis=0)
+    agreed, by_chance = float(np.trace(table)), float(rows @ columns)
+    if len(labels) == 1:
+        return no_interval(None, n, unscored, None, level, "both raters used one label only")
+    kappa = (agreed - by_chance) / (1 - by_chance)
+    if not n - np.rint(np.trace(table) * n):  # how often they may still differ is bounded as any count of none
+        low = 1 - proportion_upper(0, n, level=level) / (1 - by_chance)
+        return Estimate(kappa, low, 1.0, n, unscored, None, "Clopper-Pearson bound of disagreements", level)
+    cells = len(labels) ** 2
+    spread, variance = _kappa_and_variance((table * n + 1 / cells) / (n + 1), n)
+    half = float(special.ndtri((1 + level) / 2)) * math.sqrt(variance) / (1 - spread)
+    ends = [1 - (1 - spread) * math.exp(sign * half) for sign in (1, -1)]
+    low, high = max(-1.0, min(ends[0], kappa)), max(ends[1], kappa)
+    return Estimate(kappa, low, high, n, unscored, None, "Fleiss-Cohen-Everitt, log scale", level)
+
+
+def _kappa_and_variance(table: Array, n: int) -> tuple[float, float]:
+    """Kappa of a table of shares, labels × labels, and its variance from n items."""
+    rows, columns = table.sum(axis=1), table.sum(axis=0)
+    by_chance = float(rows @ columns)
+    kappa = (float(np.trace(table)) - by_chance) / (1 - by_chance)
+    diagonal = np.diag(table) @ (1 - (rows + columns) * (1 - kappa)) ** 2
+    crossed = table * (columns[:, None] + rows[None, :]) ** 2
+    off_diagonal = (1 - kappa) ** 2 * (crossed.sum() - np.trace(crossed))
+    variance = diagonal + off_diagonal - (kappa - by_chance * (1 - kappa)) ** 2
+    return kappa, max(0.0, float(variance)) / n / (1 - by_chance) ** 2
 
 
 def krippendorff_alpha(

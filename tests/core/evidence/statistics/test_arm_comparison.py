@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from flywheel.core.evidence.statistics.arm_comparison import compare, slice_changes
-from flywheel.core.evidence.statistics.estimates import NO_VARIANCE, mcnemar_exact, paired_difference
+from flywheel.core.evidence.statistics.estimates import NO_VARIANCE, paired_difference
 from flywheel.core.evidence.statistics.eval_metrics import METRICS, Row
+from flywheel.core.evidence.statistics.exact_tests import mcnemar_exact
 
 
 def arm(

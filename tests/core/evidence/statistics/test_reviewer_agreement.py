@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa
 
-from flywheel.core.evidence.statistics.reviewer_agreement import by_value, krippendorff_alpha, pairs
+from flywheel.core.evidence.statistics.reviewer_agreement import by_value, cohen_kappa, krippendorff_alpha, pairs
 
 # Krippendorff (2011), Computing Krippendorff's Alpha-Reliability: a string an observer, `.` where they said nothing.
 TWO_OBSERVERS_BINARY = ["0100000010", "1110010000"]
@@ -108,3 +108,49 @@ def test_pairs_have_the_kappa_of_what_both_saw() -> None:
     for item in said:
         table[item["x"], item["y"]] += 1
     assert found[0].kappa.mean == pytest.approx(cohens_kappa(table).kappa)
+
+
+def test_kappa_is_the_reference_and_its_interval_holds_it() -> None:
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        n, k = int(rng.integers(20, 80)), int(rng.integers(2, 5))
+        first = rng.integers(0, k, n)
+        second = np.where(rng.random(n) < 0.7, first, rng.integers(0, k, n))
+        counts = np.zeros((k, k))
+        np.add.at(counts, (first, second), 1)
+        found = cohen_kappa([*first.tolist(), None], [*second.tolist(), 1])
+        assert found.mean == pytest.approx(cohens_kappa(counts).kappa)
+        assert None not in (found.mean, found.low, found.high)
+        assert sorted([found.low, found.mean, found.high, 1.0]) == [found.low, found.mean, found.high, 1.0]  # type: ignore[type-var]
+        assert (found.n, found.unscored) == (n, 1)
+
+
+def test_the_interval_of_a_large_sample_is_the_references() -> None:
+    rng = np.random.default_rng(4)
+    first = rng.integers(0, 2, 4000)
+    second = np.where(rng.random(4000) < 0.7, first, rng.integers(0, 2, 4000))
+    counts = np.zeros((2, 2))
+    np.add.at(counts, (first, second), 1)
+    found, expected = cohen_kappa(first.tolist(), second.tolist()), cohens_kappa(counts)
+    assert (found.low, found.high) == pytest.approx((expected.kappa_low, expected.kappa_upp), abs=2e-3)
+
+
+@pytest.mark.parametrize(("kappa", "n"), [(0.9, 100), (0.95, 100), (0.7, 60)])
+def test_kappa_near_one_keeps_its_coverage(kappa: float, n: int) -> None:
+    rng = np.random.default_rng(6)
+    hits = 0
+    for _ in range(600):
+        first = rng.integers(0, 2, n)
+        second = np.where(rng.random(n) < kappa, first, rng.integers(0, 2, n))
+        found = cohen_kappa(first.tolist(), second.tolist())
+        hits += found.low is not None and found.high is not None and found.low <= kappa <= found.high
+    assert hits / 600 >= 0.925
+
+
+def test_kappa_edges() -> None:
+    assert cohen_kappa(["a"] * 5, ["a"] * 5).mean is None
+    assert cohen_kappa([None], ["x"]).reason == "nothing was scored"
+    perfect = cohen_kappa(["a", "b"] * 5, ["a", "b"] * 5)
+    assert (perfect.mean, perfect.high) == (1.0, 1.0)
+    assert perfect.low is not None
+    assert 0.3 < perfect.low < 0.8, "ten items that agree are not proof of perfection"
