@@ -154,6 +154,8 @@ def evidence_of(version_eval: EvalRun, baseline_eval: EvalRun) -> Evidence:
 def _evidence(version_eval: EvalRun, baseline_eval: EvalRun) -> tuple[Evidence, list[ContaminationCheck]]:
     """The same, with the checks of what the newer version learnt from."""
     checks = contamination_checks.check_version(version_eval.version, version_eval.task_set)
+    prompt = contamination_checks.prompt_report(version_eval.version, version_eval.task_set)
+    blocked = [*(name for check in checks for name in check.report["blocked"]), *prompt.blocked]
     buckets = bucket_of(version_eval)
     evidence = Evidence(
         baseline=rows_of(baseline_eval),
@@ -161,7 +163,8 @@ def _evidence(version_eval: EvalRun, baseline_eval: EvalRun) -> tuple[Evidence, 
         taskset_digests=(baseline_eval.task_set.digest, version_eval.task_set.digest),
         verifier_digests=(baseline_eval.verifier_digest, version_eval.verifier_digest),
         sampling=(_settings(baseline_eval), _settings(version_eval)),
-        train_overlap=[name.rpartition("/")[2] for check in checks for name in check.report["blocked"]],
+        train_overlap=list(dict.fromkeys(name.rpartition("/")[2] for name in blocked)),
+        trained_elsewhere=contamination_checks.trained_elsewhere(version_eval.version),
         artefact_digests=(version_eval.version.digest, digest(version_eval.version.content())),
         unlike_live=(differences(baseline_eval), differences(version_eval)),
         usd_per_hour=(baseline_eval.summary.get("usd_per_hour"), version_eval.summary.get("usd_per_hour")),

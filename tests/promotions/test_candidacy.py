@@ -3,6 +3,7 @@ import pytest
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
+from flywheel.core.traces import tooling
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.evals.models import EvalRun, Result
@@ -146,3 +147,22 @@ def test_each_verdict_on_a_set_without_a_sealed_part_spends_error(
         gain = next(each for each in row.report["decision"]["checks"] if each["name"] == "success")
         spent.append((row.report["opening"], round(gain["alpha"], 4)))
     assert spent == [(1, 0.0304), (2, 0.0076), (3, 0.0034)]
+
+
+def test_a_prompt_that_shows_a_held_out_task_with_its_answer_makes_it_invalid(
+    build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
+) -> None:
+    task_set = build.task_set(train=2, held_out=12)
+    task = task_set.members.filter(split="held_out")[0].task
+    task.prompt = "Please meet Bako on friday at ten about the audit"
+    type(task).objects.filter(pk=task.pk).update(prompt=task.prompt)
+    shown = tooling.call_text(task.target["tool"], task.target["arguments"])
+    better = build.version(agent, system_prompt=f"Answer with one call. For example: {task.prompt} {shown}")
+    assert agent.live is not None
+    row = propose(
+        version_eval=evaluated(better, task_set, passing=20),
+        baseline_eval=evaluated(agent.live, task_set, passing=4),
+        actor=Actor(cast.trainer),
+    )
+    assert row.verdict == Candidate.Verdict.INVALID
+    assert "1 task of the hold-out also in training or in the prompt" in row.report["decision"]["words"]

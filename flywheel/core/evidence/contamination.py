@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, Literal
 
-from flywheel.core.digests import canonical, read_json
+from flywheel.core.digests import canonical, read_json, read_json_start
 from flywheel.core.envs.environment import Task
 from flywheel.core.envs.replay import user_turns
 from flywheel.core.envs.replay.episode_replay import beginning
 from flywheel.core.envs.replay.wanted_items import STOCK
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.near_duplicates import SHINGLE
-from flywheel.core.evidence.similarity.ngrams import WORDS, SharedRuns
+from flywheel.core.evidence.similarity.ngrams import SHORTEST, WORDS, SharedRuns, WholeTexts, words_of
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message, ToolCall
@@ -44,10 +44,14 @@ LEVELS: Final[Mapping[Level, str]] = {
 BLOCKING: Final[tuple[Level, ...]] = ("task", "source", "content")
 NEAR: Final = 0.8
 """Jaccard similarity from which two requests are near-duplicates."""
-METHOD: Final = 1
+METHOD: Final = 2
 """Raise it when other things are found: what was checked before is then checked again."""
 KEPT: Final = 50
 """Findings of each level that `as_dict` keeps with their evidence; counts and blocked items are always whole."""
+LOOKED_AT: Final = 50
+"""Places of a text where a call may begin."""
+HELD, FEWEST = 5, 3
+"""Words of a request, and of an answer in words, that are looked for in whatever a row says."""
 CLIP: Final = 300
 """Characters of a text that a finding quotes."""
 AT_ONCE: Final = 10_000
@@ -75,6 +79,9 @@ class Item:
     """All that came before the answer, of a row whose prompt is a run under way; empty for one that is a request."""
     later: str = ""
     """What a user may say in an attempt, after its beginning."""
+    texts: tuple[str, ...] = ()
+    """Every message of a row, whoever wrote it and on whichever side of a pair it is: system prompts and examples in
+    them, answers, calls, results of tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +167,7 @@ def item_of_task(task: Task, *, place: str = "", sources: Iterable[str] = ()) ->
         answers=wanted_of(task.target),
         sources=frozenset(filter(None, [task.cluster, *sources])),
         world=canonical(task.state).decode(),
+        texts=_texts(task.state.get("messages") or ()),
         later="\n".join(line["say"] for line in user_turns.lines_in(task.state)),
     )
 
@@ -177,7 +185,23 @@ def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[st
         answers=tuple(dict.fromkeys(filter(None, [answer_of(whole), answer_of(answer)]))),
         sources=frozenset(filter(None, [row.get("cluster", ""), *sources])),
         begun=asked_in([_message(message) for message in row["prompt"]]),
+        texts=_texts([*whole, *(row.get("rejected") or ())]),
     )
+
+
+def item_of_prompt(id: str, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Item:
+    """What a version is told before every attempt: its system prompt with the examples in it, and its tools."""
+    return Item(id, "", texts=(prompt, *(str(tool.get("description", "")) for tool in tools)))
+
+
+def _texts(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Every message as one text, each of its calls as one that is written."""
+    read = [_message(message) for message in messages]
+    return tuple("\n".join([message.content, *map(_as_text, calls_of(message))]) for message in read)
+
+
+def _as_text(call: ToolCall) -> str:
+    return canonical({"tool": call.name, "arguments": call.arguments}).decode()
 
 
 def items_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[str] = ()) -> list[Item]:
@@ -206,9 +230,29 @@ def answer_of(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return what an agent's messages do, as text: their calls, in order, else their words. Empty for nothing."""
     agent = [_message(message) for message in messages if message["role"] == "assistant"]
     calls = [[call.name, call.arguments] for message in agent for call in calls_of(message)]
+    calls = calls or [each for message in agent for each in _written_calls(message.content)]
     if calls:
         return canonical(calls).decode()
     return normalise("\n".join(message.content for message in agent))
+
+
+def _written_calls(text: str) -> list[list[Any]]:
+    """Calls that stand in a text, in a fence or after other words: `{"tool" or "name", "arguments"}`."""
+    found: list[list[Any]] = []
+    at = text.find("{")
+    for _ in range(LOOKED_AT):
+        if at < 0:
+            break
+        try:
+            value, length = read_json_start(text[at:])
+        except (ValueError, RecursionError):
+            at = text.find("{", at + 1)
+            continue
+        name = value.get("tool", value.get("name")) if isinstance(value, dict) else None
+        if isinstance(name, str) and isinstance(value.get("arguments"), dict):
+            found.append([name, value["arguments"]])
+        at = text.find("{", at + length)
+    return found
 
 
 def wanted_of(target: Mapping[str, Any]) -> tuple[str, ...]:
@@ -288,7 +332,7 @@ def _parts(items: Iterable[Item]) -> Iterable[list[Item]]:
             yield part
             part, size = [], 0
         part.append(item)
-        size += len(item.prompt) + len(item.begun) + sum(map(len, item.answers))
+        size += len(item.prompt) + len(item.begun) + sum(map(len, item.answers)) + sum(map(len, item.texts))
     yield part
 
 
@@ -304,7 +348,7 @@ class _Comparison:
     """Held-out items, and what the training items that were added so far have of them."""
 
     def __init__(self, held_out: Iterable[Item]) -> None:
-        self.tasks = tasks = [_Read(item, normalise(item.prompt)) for item in held_out]
+        self.tasks = tasks = [_Read(item, _folded(item.prompt)) for item in held_out]
         self.train = 0
         self.ids, self.sources, self.texts = (dict[str, list[int]]() for _ in range(3))
         for at, task in enumerate(tasks):
@@ -322,14 +366,19 @@ class _Comparison:
                 [_answer_text(task) for task in tasks],
             )
         )
+        self.whole = WholeTexts([task.text for task in tasks], HELD)
+        self.within: dict[str, set[int]] = {}
+        """Requests within a text that many rows share, such as a system prompt."""
         self.sketches: Any = near_duplicates.Sketches([task.text for task in tasks]) if tasks else ()
         self.near: dict[int, tuple[Item, float]] = {}
 
     def add(self, items: Sequence[Item]) -> None:
-        rows = [_Read(item, normalise(item.prompt)) for item in items]
+        rows = [_Read(item, _folded(item.prompt)) for item in items]
         self.train += len(rows)
+        self.within = {}
         for row in rows:
             self._add_same(row)
+            self._add_held(row.item)
         texts = [row.text for row in rows]
         for runs, own in zip(self.runs, (texts, [*map(_said_text, rows)], [*map(_answer_text, rows)]), strict=True):
             kept = _ends(rows, own)
@@ -348,11 +397,28 @@ class _Comparison:
         for source in item.sources:
             for at in self.sources.get(source, ()):
                 self._show(at, "source", item, source)
-        for text in {row.text, normalise(item.begun)} - {""}:
+        for text in {row.text, _folded(item.begun)} - {""}:
             for at in self.texts.get(text, ()):
                 self._show(at, "request", item)
                 if _is_same_answer(item, self.tasks[at].item):
                     self._show(at, "content", item)
+
+    def _add_held(self, item: Item) -> None:
+        """Note the requests that any message holds, and whether a right answer stands in the row as well."""
+        held: set[int] = set()
+        for text in item.texts:
+            if text not in self.within:
+                self.within[text] = self.whole.within(_folded(text))
+            held |= self.within[text]
+        written = [call for text in item.texts for call in _written_calls(text)] if held else []
+        made = Counter(_folded(canonical(call).decode()) for call in written)
+        words = " ".join(words_of(_folded(" ".join(item.texts)))) if held else ""
+        for at in held:
+            task = self.tasks[at]
+            if any(_stands_in(answer, made, words) for answer in task.item.answers):
+                self._show(at, "content", item)
+            elif len(words_of(task.text)) >= SHORTEST and (at, "request", "") not in self.shown:
+                self._show(at, "passage", item, task.text)
 
     def _show(self, at: int, level: Level, item: Item, source: str = "") -> None:
         key = at, level, source
@@ -368,6 +434,10 @@ class _Comparison:
         passages: dict[int, tuple[list[Item], str]] = {}
         for runs in self.runs:
             passages = runs.hits() | passages
+        for at, task in enumerate(self.tasks):
+            if at not in passages and (shown := self.shown.get((at, "passage", task.text))):
+                others = sorted(shown.ids - {shown.first.id})
+                passages[at] = [shown.first, *(replace(shown.first, id=name) for name in others)], task.text
         for at, (items, words) in sorted(passages.items()):
             if self.tasks[at].item.id not in blocked:
                 findings.append(self._finding("passage", at, items[0], len({item.id for item in items}), _clip(words)))
@@ -404,10 +474,43 @@ def _as_shown(item: Item) -> Item:
 
 
 def _is_same_answer(row: Item, task: Item) -> bool:
-    """Whether the same request wants the same: a shared answer, or the same world where nothing says the answer."""
+    """Whether the same request wants the same: a shared answer, all wanted calls among those that were made, as by who
+    looks something up first, or the same world where nothing says the answer."""
     if row.answers and task.answers:
-        return not set(row.answers).isdisjoint(task.answers)
+        is_shared = not set(row.answers).isdisjoint(task.answers)
+        return is_shared or any(_is_among(wanted, made) for wanted in task.answers for made in row.answers)
     return bool(row.world) and row.world == task.world
+
+
+def _is_among(wanted: str, made: str) -> bool:
+    """Whether calls, as `answer_of` writes them, are all among others."""
+    ours, theirs = _read_calls(wanted), _read_calls(made)
+    return bool(ours) and not Counter(ours) - Counter(theirs)
+
+
+def _read_calls(answer: str) -> list[str]:
+    """The calls of an answer, each as it is compared; nothing where it is words."""
+    try:
+        value = read_json(answer) if answer.startswith("[[") else []
+    except (ValueError, RecursionError):
+        return []
+    return [_folded(canonical(call).decode()) for call in value]
+
+
+def _stands_in(answer: str, made: Counter[str], words: str) -> bool:
+    """Whether an answer stands in a row: all its calls among those that are made or written there, or its words."""
+    if calls := _read_calls(answer):
+        return not Counter(calls) - made
+    own = words_of(_folded(answer))
+    return len(own) >= FEWEST and f" {' '.join(own)} " in f" {words} "
+
+
+_QUOTES: Final = dict.fromkeys(map(ord, "\"'`´‘’‚‛“”„‟«»‹›"))
+
+
+def _folded(text: str) -> str:
+    """A request as it is compared: normalised, and without quotation marks, of which each keyboard has its own."""
+    return normalise(text).translate(_QUOTES)
 
 
 def _said_text(read: _Read) -> str:

@@ -177,7 +177,7 @@ class Evidence:
     sampling: tuple[Mapping[str, object], Mapping[str, object]]
     """Everything that steers generation: temperature, token limits, samples, seeds, harness and tool versions."""
     train_overlap: Sequence[str]
-    """Held-out tasks that the candidate's training data also contains, by id, cluster or content."""
+    """Held-out tasks that the candidate's training data, or its prompt, also contains, by id, cluster or content."""
     artefact_digests: tuple[str, str]
     """(what was evaluated, what would go live)."""
     unlike_live: tuple[Sequence[str], Sequence[str]] = ((), ())
@@ -190,6 +190,8 @@ class Evidence:
     """Task id to slice (its failure bucket), for regressions that an average would hide."""
     harmless: Collection[tuple[str, int]] = ()
     """Attempts of the candidate, by task and sample, in whose never event a person saw no harm."""
+    trained_elsewhere: str = ""
+    """The version, the candidate or one that it comes from, of which nobody here knows what it learnt from."""
     opening: int | None = None
     """Which verdict on these tasks this is, counted from 1, where no sealed part confirms it afterwards; each spends
     its part of the chance of error, as openings of a sealed part do. None where one does."""
@@ -223,7 +225,7 @@ def decide(policy: Policy, evidence: Evidence, seed: int = 0) -> Decision:
         _latency(policy, evidence, seed),
     ]
     shown = [*_missing(evidence, after, seed), _broken_tasks(before, after)]
-    never = _never_events(evidence)
+    never, unknown = _never_events(evidence), [check for check in validity if check.outcome]
     judged = [never, gain, *guards]
     if any(check.harm for check in judged):
         verdict: Verdict = "regressed"
@@ -231,7 +233,7 @@ def decide(policy: Policy, evidence: Evidence, seed: int = 0) -> Decision:
         verdict = "not_shown"
     else:
         verdict = "eligible"
-    words = _words(verdict, gain, [never, *guards], difference("success", before, after, seed=seed), policy)
+    words = _words(verdict, gain, [*unknown, never, *guards], difference("success", before, after, seed=seed), policy)
     if verdict == "not_shown" and not gain.passed:
         words += _reach(policy, before, after, gain, alpha)
     return Decision(verdict, [*validity, *judged, *shown], words)
@@ -287,12 +289,11 @@ def _validity(policy: Policy, evidence: Evidence) -> list[Check]:
     differing = [key for key in sorted({*settings[0], *settings[1]}) if settings[0].get(key) != settings[1].get(key)]
     pairs = ", ".join(f"{key} {settings[0].get(key)!r} against {settings[1].get(key)!r}" for key in differing)
     sampling = f"the two arms were sampled differently ({pairs})" if pairs else "how an arm was sampled is not recorded"
-    leaked = list(evidence.train_overlap)
     return [
         _same("task set", evidence.taskset_digests, "the two arms attempted different task sets"),
         _same("verifier", evidence.verifier_digests, "the two arms were scored by different verifiers"),
         _valid("sampling", all(settings) and not differing, sampling),
-        _valid("contamination", not leaked, f"{n_tasks(len(leaked))} of the hold-out also in training: {some(leaked)}"),
+        _uncontaminated(evidence),
         _same("artefact", evidence.artefact_digests, "what was evaluated is not what would go live"),
         _asked_as_live(evidence),
         _pairing(evidence),
@@ -302,6 +303,17 @@ def _validity(policy: Policy, evidence: Evidence) -> list[Check]:
 
 def _valid(name: str, passed: bool, fault: str) -> Check:
     return Check(name, passed, "as it should be" if passed else fault)
+
+
+def _uncontaminated(evidence: Evidence) -> Check:
+    name, leaked = "contamination", list(evidence.train_overlap)
+    if leaked:
+        fault = f"{n_tasks(len(leaked))} of the hold-out also in training or in the prompt: {some(leaked)}"
+        return Check(name, False, fault)
+    if evidence.trained_elsewhere:
+        told = f"nothing that is known; what {evidence.trained_elsewhere} learnt from is not, it was trained elsewhere"
+        return Check(name, None, told, outcome="cannot tell")
+    return _valid(name, True, "")
 
 
 def _same(name: str, digests: tuple[str, str], fault: str) -> Check:

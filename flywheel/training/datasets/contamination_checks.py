@@ -28,6 +28,7 @@ from flywheel.core.evidence.contamination import (
     Item,
     Report,
     check,
+    item_of_prompt,
     item_of_row,
     item_of_task,
     items_of_row,
@@ -59,6 +60,25 @@ def checked(dataset: Dataset, task_set: TaskSet, tell: Tell = lambda: None) -> C
 def check_version(version: Version, task_set: TaskSet) -> list[ContaminationCheck]:
     """The checks of everything that a version learnt from against this set, those that are missing made now."""
     return [checked(dataset, task_set) for dataset in datasets_of(version)]
+
+
+def prompt_report(version: Version, task_set: TaskSet) -> Report:
+    """Report what a version's prompt, the examples in it and its tools have of a set's held-out tasks: it is told them
+    before every attempt."""
+    items, _ = _held_out([task_set])
+    return check([item_of_prompt(str(version), version.system_prompt, version.tools)], items.values())
+
+
+def trained_elsewhere(version: Version) -> str:
+    """Name the version, this one or one that it comes from, whose weights were changed by no run here, so that nobody
+    knows what they learnt from; empty where there is none. A base model is what it is, and none of these."""
+    each: Version | None = version
+    while each is not None and each.parent is not None:
+        is_changed = (each.weights_id, each.adapter_id) != (each.parent.weights_id, each.parent.adapter_id)
+        if is_changed and not TrainingRun.objects.filter(produced=each).exists():
+            return str(each)
+        each = each.parent
+    return str(each) if each is not None and each.adapter_id else ""
 
 
 def kept_checks(

@@ -25,6 +25,7 @@ from flywheel.core.evidence.contamination import (
     asked_in,
     check,
     duplicates,
+    item_of_prompt,
     item_of_row,
     item_of_task,
     wanted_of,
@@ -431,3 +432,71 @@ class _Watched(frozenset[str]):
         made = super().__new__(cls, sources)
         made.key = key
         return made
+
+
+# Whatever a row says
+
+MOVED = {"tool": "calendar.update", "arguments": {"id": "0012", "day": "friday"}}
+REQUEST = "Move the review with Priya to friday and tell nobody else about it"
+HELD_OUT = item_of_task(Task("t-1", REQUEST, {"calls": [MOVED]}, cluster="s-1"))
+WRITTEN = call_text(MOVED["tool"], MOVED["arguments"])  # type: ignore[arg-type]
+
+
+def row_of(asked: str, *answers: dict[str, Any], system: str = "Be kind.", **more: Any) -> dict[str, Any]:
+    prompt = [{"role": "system", "content": system}, {"role": "user", "content": asked}]
+    return {"task_id": "t-9", "prompt": prompt, "completion": list(answers), **more}
+
+
+def native(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return Message("assistant", "", (ToolCall("c", tool, arguments),)).to_openai()
+
+
+RIGHT = native(MOVED["tool"], MOVED["arguments"])  # type: ignore[arg-type]
+SEARCH = [native("calendar.search", {"query": "Priya"}), {"role": "tool", "tool_call_id": "c", "content": "0012"}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row_of(REQUEST, RIGHT),
+        row_of(REQUEST, *SEARCH, RIGHT, {"role": "assistant", "content": "Done."}),
+        row_of(REQUEST, {"role": "assistant", "content": f"```json\n{WRITTEN}\n```"}),
+        row_of(REQUEST, {"role": "assistant", "content": f"Sure! {WRITTEN}"}),
+        row_of(REQUEST.replace("review", "“review”"), RIGHT),
+        row_of(f"A colleague asks: {REQUEST}. Please do that now.", RIGHT),
+        row_of("Hello", {"role": "assistant", "content": "Hi"}, system=f"An example. {REQUEST}\n{WRITTEN}"),
+        row_of("Hello", RIGHT, system=f"Once somebody asked: {REQUEST}"),
+        {**row_of("Hello"), "chosen": [], "rejected": [{"role": "user", "content": REQUEST}, RIGHT]},
+    ],
+)
+def test_a_request_with_its_right_calls_blocks_wherever_they_stand(row: dict[str, Any]) -> None:
+    report = check([item_of_row(row)], [HELD_OUT])
+    assert (report.blocked, report.verdict) == ([HELD_OUT.id], "contaminated")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row_of("Hello", {"role": "assistant", "content": f"I was once asked: {REQUEST}"}),
+        row_of("Hello", *SEARCH[:1], {"role": "tool", "tool_call_id": "c", "content": f"Mail: {REQUEST}"}),
+        row_of("Hello", system=f"People ask things such as: {REQUEST}"),
+        row_of(REQUEST, native(MOVED["tool"], {"id": "0012", "day": "monday"})),  # type: ignore[arg-type]
+    ],
+)
+def test_a_request_without_its_answer_warns_wherever_it_stands(row: dict[str, Any]) -> None:
+    report = check([item_of_row(row)], [HELD_OUT])
+    assert (report.flagged, report.verdict) == ([HELD_OUT.id], "warned")
+
+
+def test_other_calls_of_the_same_template_block_nothing() -> None:
+    other = REQUEST.replace("Priya", "Bako").replace("friday", "monday")
+    row = row_of(other, native(MOVED["tool"], {"id": "0013", "day": "monday"}))  # type: ignore[arg-type]
+    assert check([item_of_row(row)], [HELD_OUT]).blocked == []
+
+
+def test_a_versions_prompt_is_compared_too() -> None:
+    shown = item_of_prompt("agent@2", f"You are an assistant.\n\nUser: {REQUEST}\nYou: {WRITTEN}")
+    assert check([shown], [HELD_OUT]).blocked == [HELD_OUT.id]
+    told = item_of_prompt("agent@2", "You are an assistant.", [{"name": "find", "description": f"As in: {REQUEST}"}])
+    assert check([told], [HELD_OUT]).verdict == "warned"
+    assert check([item_of_prompt("agent@2", "You are an assistant.")], [HELD_OUT]).verdict == "clean"

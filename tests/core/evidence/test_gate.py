@@ -117,7 +117,7 @@ def test_a_gain_below_delta_min_is_not_shown() -> None:
         ({"verifier_digests": ("a", "b")}, "scored by different verifiers"),
         ({"sampling": ({"temperature": 0.7}, {"temperature": 1.0})}, "temperature 0.7 against 1.0"),
         ({"sampling": ({}, {})}, "not recorded"),
-        ({"train_overlap": ["t1", "t2"]}, "2 tasks of the hold-out also in training: t1, t2"),
+        ({"train_overlap": ["t1", "t2"]}, "2 tasks of the hold-out also in training or in the prompt: t1, t2"),
         ({"artefact_digests": ("a", "b")}, "not what would go live"),
         (
             {"unlike_live": ((), ("system prompt", "tools"))},
@@ -494,3 +494,11 @@ def test_what_sealed_tasks_can_show_is_told_from_how_the_others_vary() -> None:
     assert 0 < many < 1
     assert detectable(Policy(), [], [], 20, 0.03) is None
     assert detectable(Policy(delta_min=0.1), BASELINE, BETTER, 20, 0.03) == pytest.approx(few + 0.1)
+
+
+def test_weights_that_were_trained_elsewhere_are_not_as_they_should_be_but_unknown() -> None:
+    decision = decide(Policy(), evidence(BASELINE, BETTER, trained_elsewhere="agent@4"))
+    found = check(decision, "contamination")
+    assert (decision.verdict, found.passed, found.outcome) == ("eligible", None, "cannot tell")
+    assert found.detail == "nothing that is known; what agent@4 learnt from is not, it was trained elsewhere"
+    assert "these cannot tell: contamination" in decision.words

@@ -24,6 +24,11 @@ _WORD = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400
 """A word; where a script sets no spaces, a character."""
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a text, without its signs and quotation marks; of a script without spaces its characters."""
+    return _WORD.findall(text)
+
+
 class SharedRuns(Generic[T]):
     """Runs of held-out texts that training texts have too. Those are added in parts; what has none is not kept."""
 
@@ -96,3 +101,26 @@ def _runs(texts: Sequence["Ints"], size: int) -> "tuple[Hashes, Ints, Ints]":
         codes += (every[first + shift] + np.uint64(1)) * factor
     codes ^= codes >> np.uint64(29)
     return codes, owner, start
+
+
+class WholeTexts:
+    """Texts that are looked for as a whole within others, word by word, whatever stands around them."""
+
+    def __init__(self, texts: Sequence[str], least: int) -> None:
+        """`least` is the fewest words of a text that is looked for."""
+        self._least = least
+        self._by_start: dict[tuple[str, ...], list[tuple[int, list[str]]]] = {}
+        for place, text in enumerate(texts):
+            words = words_of(text)
+            if len(words) >= least:
+                self._by_start.setdefault(tuple(words[:least]), []).append((place, words))
+
+    def within(self, text: str) -> set[int]:
+        """Places of the texts that this one holds."""
+        words = words_of(text) if self._by_start else []
+        found: set[int] = set()
+        for start in range(len(words) - self._least + 1):
+            for place, own in self._by_start.get(tuple(words[start : start + self._least]), ()):
+                if words[start : start + len(own)] == own:
+                    found.add(place)
+        return found
