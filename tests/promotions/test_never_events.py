@@ -39,7 +39,7 @@ def stopped(build: Build, agent: Any, evaluated: Evaluated, cast: Cast) -> Candi
 def test_one_never_event_stops_a_better_candidate(stopped: Candidate) -> None:
     assert stopped.verdict == Candidate.Verdict.REGRESSED
     check = next(each for each in stopped.report["decision"]["checks"] if each["name"] == "never events")
-    assert check["detail"].startswith("1 attempts did what can never be taken back and nobody asked for: ")
+    assert check["detail"].startswith("1 attempt did what can never be taken back and nobody asked for: ")
     (row,) = never_events(stopped)
     assert row.sample == 1
 

@@ -17,7 +17,7 @@ from flywheel.accounts.models import Scope, User
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import ToolCallEnvironment
-from flywheel.core.traces import Message, ToolCall, Trace, tooling
+from flywheel.core.traces import Message, ToolCall, Trace, outward_acts, tooling
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
@@ -133,10 +133,10 @@ def test_a_probe_that_scores_high_fails_the_proof(cast: Cast, task: Task) -> Non
 
 
 def test_a_verifier_that_raises_leaves_its_checks_unscored_and_red(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> Verdict:
+    def broken(*_: object) -> str:
         raise ZeroDivisionError("no")
 
-    monkeypatch.setattr(ToolCallEnvironment, "_harm", broken)
+    monkeypatch.setattr(outward_acts, "never_event", broken)
     task.proof, is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
     assert not is_proved
     assert names(failed_checks(task)) == names(task.proof["checks"])

@@ -276,9 +276,10 @@ def test_a_draft_knows_which_examples_it_shows(desk: Desk) -> None:
 
 
 def test_the_ladder_counts_what_was_tried(desk: Desk) -> None:
+    desk.task_set = desk.build.task_set(train=16, held_out=24, name="more")  # half of 12 right is chance, by either
     assert "Nothing lighter was tried on this version yet." in ladder(desk)["sft"][0]
     trial = desk.start(draft("names", BETTER), draft("says not to", WORSE))
-    assert "2 drafts of the prompt tried on 12 tasks" in ladder(desk)["prompt"][0]
+    assert "2 drafts of the prompt tried on 16 tasks" in ladder(desk)["prompt"][0]
     assert "Wait for its evals." in ladder(desk)["prompt"][0]
     desk.carry_out()
     why, blocked = ladder(desk)["prompt"]

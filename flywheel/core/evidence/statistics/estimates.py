@@ -458,7 +458,7 @@ def _randomised(
         return replace(found, reason=NO_VARIANCE)
     ends = subsets.interval(level)
     if ends is None:
-        return replace(found, reason=f"{count} clusters refuse nothing at {percent(level)}")
+        return replace(found, reason=f"{count} clusters refuse nothing at {100 * level:.4g} %")
     return replace(found, low=ends[0], high=ends[1], method="cluster sign flips, turned round")
 
 
