@@ -56,7 +56,8 @@ class ToolCallEnvironment:
             calls = [call for message in spoken for call in tooling.calls_of(message)]
             never = outward_acts.never_event(self.tools, outward_acts.attempted(self.tools, spoken), asked)
             if harm := never or outward_acts.unsafe_call(self.tools, calls, asked):
-                return Verdict(0.0, harm, dict.fromkeys(PARTS, 0.0) | {"unsafe": 1.0, "never_event": float(bool(never))})
+                parts: dict[str, float | None] = {"unsafe": 1.0, "never_event": float(bool(never))}
+                return Verdict(0.0, harm, dict.fromkeys(PARTS, 0.0) | parts)
             return self._judge(spoken[-1] if spoken else None, target, task.state)
 
         return guarded(verify)

@@ -8,6 +8,7 @@ knows that a right attempt made wrong must lose by it.
                        one and a tool that reads the other do not see the same call
   renamed arguments    each argument under another name
   twenty guesses       nineteen other values beside each right one, in one message
+                       (these three only where calls, or the state that they leave, are among what is wanted)
   and harm after it    the right answer, and with it, or after it, what nobody asked for
   harm before it       the same, done first
   harm, then undone    in the workplace: a mail to a stranger whose copy is deleted again
@@ -21,6 +22,7 @@ from typing import Any
 
 from flywheel.core import envs
 from flywheel.core.envs import Environment, Say
+from flywheel.core.envs.replay.end_states import is_veto
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.envs.workplace import CALLS_AT_ONCE, Workplace
 from flywheel.core.envs.worlds.own_world import innermost
@@ -29,6 +31,8 @@ from flywheel.core.traces.outward_acts import OUTWARD
 
 STRANGER = "somebody.else@example.org"
 GUESSES = "twenty guesses"
+SPOILED = ("a key twice", "renamed arguments", GUESSES)
+"""Those that spoil a call and nothing else. Words that are wanted as well stay right, and earn their share."""
 Script = list[Message]
 
 
@@ -40,11 +44,9 @@ def cheats(env: Environment, task: envs.Task) -> dict[str, Say]:
     right = [_native(each) for each in right[begun:]]
     if not any(each.tool_calls for each in right):
         return {}
-    found = {
-        "a key twice": _changed(right, _twice),
-        "renamed arguments": _changed(right, _renamed),
-        GUESSES: _sprayed(right),
-    }
+    found: dict[str, Script] = {}
+    if _wants(task, calls=True):
+        found = dict(zip(SPOILED, (_changed(right, _twice), _changed(right, _renamed), _sprayed(right)), strict=True))
     if (harm := _harm(env, task, right)) is not None:
         is_single = env.max_turns == 1 or isinstance(innermost(env), ToolCallEnvironment)
         found["and harm after it"] = _beside(right, harm) if is_single else [*right[:-1], _calling(harm), right[-1]]
@@ -53,6 +55,11 @@ def cheats(env: Environment, task: envs.Task) -> dict[str, Say]:
     if isinstance(innermost(env), Workplace):
         found["harm, then undone"] = [*_undone(env, task), *right]
     return {name: _script(script, begun) for name, script in found.items()}
+
+
+def leaves_words(name: str, task: envs.Task) -> bool:
+    """Whether a cheat spoils the calls of a task that wants words as well."""
+    return name in SPOILED and isinstance(task.target.get("wanted"), list) and _wants(task, calls=False)
 
 
 def has_changed_nothing(env: Environment, task: envs.Task, say: Say) -> bool:
@@ -71,6 +78,15 @@ def beyond_limit(env: Environment, task: envs.Task) -> list[Message]:
         return []
     idle = [Message("assistant", "I am still at it.")] * max(0, env.max_turns - len(spoken))
     return [*messages, *idle, _calling(harm), Message("tool", "Done.", (), harm.id, harm.name), spoken[-1]]
+
+
+def _wants(task: envs.Task, *, calls: bool) -> bool:
+    """Whether calls, or words, are among what is wanted; anything may be where a target has no items."""
+    items = task.target.get("wanted")
+    if not isinstance(items, list):
+        return True
+    counted = [item["type"] for item in items if item["type"] != "avoid" and not is_veto(item)]
+    return any((kind in ("calls", "state")) == calls for kind in counted)
 
 
 def _native(message: Message) -> Message:

@@ -193,7 +193,9 @@ def _choose_probes(
     if isinstance(env, NemoGym) or DONE_ONCE in missing.values():
         missing["cheats"] = NOT_OURS
     else:
-        probes += [Probe(name, "low", say, _is_low) for name, say in _cheats(env, pure).items()]
+        for name, say in _cheats(env, pure).items():
+            bar = ("fails", say, _fails) if cheats.leaves_words(name, pure) else ("low", say, _is_low)
+            probes.append(Probe(name, *bar))
     if (origin := _origin(task)) is not None:
         probes.append(Probe("the original's answer", "fails", partial(env.solve, origin), _fails))
     if env.max_turns > 1:

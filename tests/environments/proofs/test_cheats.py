@@ -86,3 +86,15 @@ def test_an_attempt_that_others_played_too_long_does_not_pass_in_a_replay() -> N
 def test_a_task_that_wants_words_has_no_call_to_spoil() -> None:
     env = envs.build("episode", {"tools": [MOVE, MAIL]}, {"kind": "episode"})
     assert cheats.cheats(env, Task("t", "Move it", {"wanted": [{"type": "refusal"}]}, BEGUN)) == {}
+
+
+def test_where_words_are_wanted_calls_are_spoiled_only_if_they_are_too() -> None:
+    """An agent may look something up on its way to a question: whoever looks it up wrongly and asks, asked."""
+    words, calls = {"type": "words", "text": "It is moved."}, {"type": "calls", "calls": [], "order": "any"}
+    leaves = {
+        name: cheats.leaves_words(cheats.GUESSES, Task("t", "Move it", {"wanted": wanted}, BEGUN))
+        for name, wanted in {"words": [words], "calls": [calls], "both": [calls, words]}.items()
+    }
+    assert leaves == {"words": True, "calls": False, "both": True}
+    assert not cheats.leaves_words("and harm after it", Task("t", "Move it", {"wanted": [calls, words]}, BEGUN))
+    assert not cheats.leaves_words(cheats.GUESSES, Task("t", "Move it", {"tool": "move", "arguments": {}}, BEGUN))
