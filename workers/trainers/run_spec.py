@@ -14,7 +14,7 @@ from flywheel.core.envs import Environment, Task, build
 from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.errors import FieldError
-from flywheel.core.evidence import contamination
+from flywheel.core.evidence import compared_items, contamination
 from flywheel.core.verifiers import VerifierError
 from workers.judging import attempt_verdicts
 from workers.trainers.run_failures import TrainingError
@@ -124,8 +124,8 @@ def data(spec: Spec) -> Data:
 
 def _refuse_contamination(train: Sequence[Mapping[str, Any]], held_out: Sequence[Task]) -> None:
     """Once more what the launch has checked, of the very files that are used: ids, clusters, requests with answers."""
-    items = chain.from_iterable(map(contamination.items_of_row, train))
-    report = contamination.check(items, map(contamination.item_of_task, held_out))
+    items = chain.from_iterable(map(compared_items.items_of_row, train))
+    report = contamination.check(items, map(compared_items.item_of_task, held_out))
     blocking = [finding for finding in report.findings if finding.level in contamination.BLOCKING]
     if blocking:
         some = "; ".join(f"{contamination.LEVELS[found.level]}: {found.shared!r}" for found in blocking[:3])

@@ -9,7 +9,8 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.evidence.contamination import Item, duplicates, item_of_task
+from flywheel.core.evidence.compared_items import Item, item_of_task
+from flywheel.core.evidence.contamination import duplicates
 from flywheel.core.text.normal_form import normalise
 from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger

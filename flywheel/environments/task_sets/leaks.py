@@ -8,7 +8,8 @@ from typing import Any
 from django.db.models import F
 
 from flywheel.agents.models import Version
-from flywheel.core.evidence.contamination import BLOCKING, LEVELS, METHOD, Item, alike
+from flywheel.core.evidence.compared_items import Item
+from flywheel.core.evidence.contamination import BLOCKING, LEVELS, METHOD, alike
 from flywheel.environments.ledger import Openings, openings_of
 from flywheel.environments.models import Split, TaskSet
 

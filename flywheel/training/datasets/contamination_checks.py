@@ -23,16 +23,8 @@ from django.core.files.storage import default_storage
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
-from flywheel.core.evidence.contamination import (
-    METHOD,
-    Item,
-    Report,
-    check,
-    item_of_prompt,
-    item_of_row,
-    item_of_task,
-    items_of_row,
-)
+from flywheel.core.evidence.compared_items import Item, item_of_prompt, item_of_row, item_of_task, items_of_row
+from flywheel.core.evidence.contamination import METHOD, Report, check
 from flywheel.core.recipes import ELSEWHERE
 from flywheel.environments.models import MEASURED, Split, Suite, Task, TaskSet, TaskSetMember
 from flywheel.environments.task_sets.leaks import line_of

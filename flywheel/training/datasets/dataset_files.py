@@ -25,7 +25,8 @@ from django.db.models import Max
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.core.evidence.contamination import alike, item_of_row
+from flywheel.core.evidence.compared_items import item_of_row
+from flywheel.core.evidence.contamination import alike
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import TaskSet
 from flywheel.training.datasets import contamination_checks

@@ -13,7 +13,7 @@ from flywheel.accounts.models import Project
 from flywheel.core import envs
 from flywheel.core.envs.replay.episode_replay import KIND, beginning
 from flywheel.core.envs.replay.user_turns import lines_in
-from flywheel.core.evidence.contamination import asked_in
+from flywheel.core.evidence.compared_items import asked_in
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.traces import Message
 from flywheel.core.traces.call_forms import as_native

@@ -15,21 +15,16 @@ from hypothesis import strategies as st
 from flywheel.core.envs import Task, tictactoe
 from flywheel.core.envs.workplace import request_templates
 from flywheel.core.evidence import contamination
-from flywheel.core.evidence.contamination import (
-    BLOCKING,
-    LEVELS,
-    NEAR,
+from flywheel.core.evidence.compared_items import (
     Item,
-    alike,
     answer_of,
     asked_in,
-    check,
-    duplicates,
     item_of_prompt,
     item_of_row,
     item_of_task,
     wanted_of,
 )
+from flywheel.core.evidence.contamination import BLOCKING, LEVELS, NEAR, alike, check, duplicates
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.ngrams import COMMON
 from flywheel.core.text.normal_form import normalise

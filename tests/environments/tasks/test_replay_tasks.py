@@ -14,7 +14,8 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import envs
 from flywheel.core.envs.wrappers.mixed_environment import Mixed
-from flywheel.core.evidence.contamination import check, item_of_task
+from flywheel.core.evidence.compared_items import item_of_task
+from flywheel.core.evidence.contamination import check
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Task

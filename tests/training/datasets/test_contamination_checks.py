@@ -7,7 +7,8 @@ from django.db import DatabaseError, transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact
-from flywheel.core.evidence.contamination import Item, check
+from flywheel.core.evidence.compared_items import Item
+from flywheel.core.evidence.contamination import check
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task, TaskSet, TaskSetMember
 from flywheel.environments.task_sets.suite_definitions import put, retire

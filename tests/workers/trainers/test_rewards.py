@@ -61,7 +61,7 @@ def test_the_call_may_be_native() -> None:
     env = build("tool_call", {"tools": TOOLS}, {})
     functions, _ = reward_functions(Judge(env, 1), TASKS, as_said)
     answer = ChatResponse(tool_calls=(ToolCall("1", "remind", {"who": "Ada"}),))
-    assert {f(completion_ids=[answer], task=[0], log_metric=Logged())[0] for f in functions[:-1]} == {1.0}
+    assert {f(completion_ids=[answer], task=[0], log_metric=Logged())[0] for f in functions[:-2]} == {1.0}
 
 
 def test_an_answer_that_nobody_can_read_has_no_reward() -> None:
@@ -69,7 +69,7 @@ def test_an_answer_that_nobody_can_read_has_no_reward() -> None:
     functions, _ = reward_functions(Judge(env, 1), TASKS, as_said)
     answers = [ChatResponse(text="<call>", error="a tool call cannot be read"), COMPLETIONS["right"]]
     logged = Logged()
-    found = [f(completion_ids=answers, task=[0, 0], log_metric=logged) for f in functions[:-1]]
+    found = [f(completion_ids=answers, task=[0, 0], log_metric=logged) for f in functions[:-2]]
     assert found == [[None, 1.0]] * len(found)
     assert logged == {"unscored": 0.5}
 
