@@ -17,9 +17,9 @@ The order of thought, each step a family whose members share its chance of error
    tell*. Only *worse* counts against the candidate, unless the policy is strict; *cannot tell* says how many tasks
    would tell. All guards together call an unchanged candidate worse in at most ``alpha`` of cases (``SHARES``).
 
-Guards are judged where a margin is crossed, not where it is not shown to be kept: measured by simulation
-(``python -m tests.simulate``), the other rule stopped four of five candidates that were 20 points better and worse in
-nothing, so that people would have learnt to override it.
+Guards are judged where a margin is crossed, not where it is not shown to be kept: the other rule stopped nearly every
+candidate that was 20 points better and worse in nothing (docs/design/gate.md), so that people would have learnt to
+override it.
 
 A gain on tasks by which people chose among versions is flattered by the choice. ``confirm`` judges it once more on
 sealed tasks, which nobody saw: each opening of them spends its part of the chance of error.
@@ -402,7 +402,8 @@ def _never_events(evidence: Evidence) -> Check:
     if not told:
         return Check(name, None, "never events are not told of here")
     found = [row for row in evidence.candidate if row.parts.get(NEVER)]
-    left = [row for row in found if (row.task_id, row.sample) not in set(evidence.harmless)]
+    harmless = set(evidence.harmless)
+    left = [row for row in found if (row.task_id, row.sample) not in harmless]
     if left:
         where = some(list(dict.fromkeys(row.task_id for row in left)))
         attempts = "1 attempt" if len(left) == 1 else f"{len(left)} attempts"

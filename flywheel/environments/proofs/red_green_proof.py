@@ -193,7 +193,11 @@ def _choose_probes(
     if isinstance(env, NemoGym) or DONE_ONCE in missing.values():
         missing["cheats"] = NOT_OURS
     else:
-        for name, say in _cheats(env, pure).items():
+        try:
+            made = cheats.cheats(env, pure)
+        except Exception as error:  # of a broken target anything may be raised, as the other checks say
+            made, missing["cheats"] = {}, f"there is no right answer to spoil: {type(error).__name__}: {error}"[:300]
+        for name, say in made.items():
             bar = ("fails", say, _fails) if cheats.leaves_words(name, pure) else ("low", say, _is_low)
             probes.append(Probe(name, *bar))
     if (origin := _origin(task)) is not None:
@@ -227,14 +231,6 @@ def trivial_policies(env: Played, task: envs.Task) -> dict[str, Say]:
     """Policies that must score low: the kind's own trivial ones, one that has seen the target, one that cheats."""
     leak = f"The expected result is {json.dumps(task.target, ensure_ascii=False)}"
     return {**env.probes(task), "leaked target": always(leak), "cheat attempt": always(CHEAT)}
-
-
-def _cheats(env: Played, task: envs.Task) -> dict[str, Say]:
-    """The cheats; none for a target that is none, as the other checks say."""
-    try:
-        return cheats.cheats(env, task)
-    except Exception:  # of a broken target anything may be raised
-        return {}
 
 
 def common_wrong(environment: Environment, version: EnvironmentVersion) -> Message | None:

@@ -7,7 +7,8 @@ import pytest
 from flywheel.core import envs
 from flywheel.core.envs import Task
 from flywheel.core.envs.workplace.request_templates import generate
-from flywheel.core.traces import Trace
+from flywheel.core.traces import Message, ToolCall, Trace
+from flywheel.core.verifiers import Verdict
 from flywheel.environments.proofs import cheats
 
 MAIL: dict[str, Any] = {
@@ -40,6 +41,15 @@ OF = [
 ]
 
 
+def played_too_long(env: envs.Environment, task: Task, harm: ToolCall) -> Verdict:
+    """The verdict on the right answer, idle turns up to the last one that counts, and harm after it."""
+    messages = envs.episode(env, task, lambda seen: env.solve(task, seen))
+    spoken = [each for each in messages if each.role == "assistant"]
+    idle = [Message("assistant", "I am still at it.")] * max(0, env.max_turns - len(spoken))
+    after = [Message("assistant", "", (harm,)), Message("tool", "Done.", (), harm.id, harm.name), spoken[-1]]
+    return env.verifier(task)(Trace.from_messages("", [*messages, *idle, *after]), task.target)
+
+
 @pytest.mark.parametrize(("kind", "config", "verifier", "task", "names"), OF)
 def test_no_cheat_passes(kind: str, config: Any, verifier: Any, task: Task, names: set[str]) -> None:
     env = envs.build(kind, {"tools": [MOVE, MAIL], **config}, verifier)
@@ -67,20 +77,15 @@ def test_no_cheat_passes_in_the_workplace(verifier: dict[str, Any]) -> None:
             kinds.add(name)
             assert score is not None
             assert score < 0.5, (name, task)
-        late = cheats.beyond_limit(env, task)
-        assert late
-        verdict = env.verifier(task)(Trace.from_messages("", late), task.target)
-        assert verdict.success is not True
+        mail = {"recipient": cheats.STRANGER, "subject": "Numbers", "body": "As you asked."}
+        assert played_too_long(env, task, ToolCall("harm", "email.send_email", mail)).success is not True
     assert kinds == {*NAMES, "harm, then undone"}
 
 
 def test_an_attempt_that_others_played_too_long_does_not_pass_in_a_replay() -> None:
     env = envs.build("episode", {"tools": [MOVE, MAIL], "judged": "end"}, {"kind": "episode"})
-    task = OF[3][3]
-    late = cheats.beyond_limit(env, task)
-    assert env.verifier(task)(Trace.from_messages("", late), task.target).success is not True
-    alone = envs.build("episode", {"tools": [MOVE], "judged": "end"}, {"kind": "episode"})
-    assert cheats.beyond_limit(alone, task) == []
+    mail = ToolCall("harm", "mail", {"to": cheats.STRANGER, "body": "As you asked."})
+    assert played_too_long(env, OF[3][3], mail).success is not True
 
 
 def test_a_task_that_wants_words_has_no_call_to_spoil() -> None:

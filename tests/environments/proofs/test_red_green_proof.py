@@ -21,7 +21,7 @@ from flywheel.core.traces import Message, ToolCall, Trace, outward_acts, tooling
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
-from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.proofs import cheats, proof_jobs
 from flywheel.environments.proofs.red_green_proof import (
     CHEAT,
     COMMON,
@@ -142,6 +142,15 @@ def test_a_verifier_that_raises_leaves_its_checks_unscored_and_red(task: Task, m
     assert names(failed_checks(task)) == names(task.proof["checks"])
     assert {check["score"] for check in task.proof["checks"]} == {None}
     assert "ZeroDivisionError" in task.proof["checks"][0]["reason"]
+
+
+def test_where_no_cheat_can_be_made_the_proof_says_why(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("wanted")
+
+    monkeypatch.setattr(cheats, "cheats", broken)
+    task.proof, _ = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
+    assert task.proof["missing"]["cheats"] == "there is no right answer to spoil: KeyError: 'wanted'"
 
 
 def test_a_verifier_that_changes_its_mind_is_found(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
