@@ -121,7 +121,7 @@ PAGES = {
     """,
     Permission.APPROVE: """
         promotions:approve promotions:reject promotions:open_sealed promotions:roll_back promotions:first
-        evals:override_reward_audit
+        promotions:harmless evals:override_reward_audit
     """,
     Permission.ADMIN: """
         promotions:policy trajectories:connect_key
@@ -158,7 +158,7 @@ CALLS = {
         list_fix_trials get_fix_trial get_bucket_evidence choose_examples
         list_prompt_searches get_prompt_search list_prompt_proposals
         list_runs get_run list_run_points list_run_events
-        list_candidates get_candidate list_promotions get_lineage
+        list_candidates get_candidate list_never_events list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
     """,
     Scope.REVIEW: """
@@ -192,7 +192,9 @@ CALLS = {
         launch_run cancel_run resume_run cancel_dataset_build resume_dataset_build
         propose_candidate run_candidate_suites measure_fix
     """,
-    Scope.APPROVE: "approve_candidate open_sealed reject_candidate roll_back override_reward_audit",
+    Scope.APPROVE: """
+        approve_candidate reject_candidate call_attempt_harmless open_sealed roll_back override_reward_audit
+    """,
     Scope.ADMIN: """
         set_detector
         list_members set_member_roles list_keys make_key revoke_key list_audit_entries

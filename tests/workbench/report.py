@@ -124,7 +124,8 @@ def share(rows: Sequence[Read], counts: Iterable[bool]) -> Estimate:
     """The share of runs that count, each weighted by how many it stands for.
 
     The ratio's variance by linearisation, clustered by the task's template, of which ten tasks each were made; then
-    Wilson's interval on the effective sample size, as `stats.clustered_rate` does where all weigh the same.
+    Clopper and Pearson's interval on the effective sample size made smaller by the degrees of freedom (Korn and
+    Graubard 1998), as `estimates.clustered_rate` does where all weigh the same and templates are of one size.
     """
     n, clusters = len(rows), sorted({row.template for row in rows})
     if n == 0:
@@ -142,12 +143,11 @@ def share(rows: Sequence[Read], counts: Iterable[bool]) -> Estimate:
     variance = len(clusters) / (len(clusters) - 1) * float(totals @ totals)
     if variance == 0:
         return Estimate(mean, None, None, n, 0, len(clusters), "no interval", 0.95, None, "no variance")
-    t = float(special.stdtrit(len(clusters) - 1, 0.975))
-    effective = mean * (1 - mean) / variance
-    centre = (mean + t * t / (2 * effective)) / (1 + t * t / effective)
-    half = t / (1 + t * t / effective) * math.sqrt(variance + (t / (2 * effective)) ** 2)
-    low, high = max(0.0, centre - half), min(1.0, centre + half)
-    return Estimate(mean, low, high, n, 0, len(clusters), "Wilson, weighted, cluster-robust")
+    shrunk = (special.stdtrit(n - 1, 0.975) / special.stdtrit(len(clusters) - 1, 0.975)) ** 2
+    trials = max(1.0, min(float(n), mean * (1 - mean) / variance * shrunk))
+    low = float(special.betaincinv(mean * trials, trials - mean * trials + 1, 0.025))
+    high = float(special.betaincinv(mean * trials + 1, trials - mean * trials, 0.975))
+    return Estimate(mean, low, high, n, 0, len(clusters), "Korn-Graubard, weighted, cluster-robust")
 
 
 def at_its_step(row: Read, proposals: Sequence[Proposal]) -> bool:

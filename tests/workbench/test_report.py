@@ -59,7 +59,7 @@ def test_a_second_reading_is_of_labelled_runs() -> None:
 
 def test_where_all_weigh_the_same_a_share_is_that_of_the_house() -> None:
     rng = np.random.default_rng(3)
-    rows = [read(f"t{rng.integers(9)}", fails=bool(rng.random() < 0.7)) for _ in range(60)]
+    rows = [read(f"t{number % 12}", fails=bool(rng.random() < 0.7)) for number in range(60)]
     ours, theirs = share(rows), clustered_rate([float(r.label.fails) for r in rows], [r.template for r in rows])
     assert (ours.mean, ours.low, ours.high) == pytest.approx((theirs.mean, theirs.low, theirs.high))
 

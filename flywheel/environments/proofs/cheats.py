@@ -15,6 +15,7 @@ knows that a right attempt made wrong must lose by it.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -134,7 +135,7 @@ def _other(value: Any, number: int) -> Any:
         return not value
     if isinstance(value, int | float):
         return value + number
-    if isinstance(value, str) and value.isdecimal() and len(value) < 18:
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,17}", value):
         return str(int(value) + number).zfill(len(value))
     return f"{value} {number}" if isinstance(value, str) else value
 
