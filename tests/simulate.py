@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from flywheel.core.evidence.gate import Evidence, Policy, confirm, decide
+from flywheel.core.evidence.reward_audit_rule import Judgement, examine, share_of_passes
 from flywheel.core.evidence.statistics import estimates
 from flywheel.core.evidence.statistics.eval_metrics import METRICS, Row, task_means
 from flywheel.core.evidence.statistics.exact_tests import Tried
@@ -259,6 +260,25 @@ def covers_kappa(kappa: float, n: int, seed: int) -> tuple[bool, bool]:
     return _holds(found, kappa), found.mean - half <= kappa <= found.mean + half
 
 
+def audited(false_passes: float, audits: int, seed: int) -> tuple[bool, bool]:
+    """Is a verifier that passes so many wrong outputs found fit to train on, by any of so many audits in turn?
+
+    Naive: each audit for itself, half of its outputs passes, of which people may fail 5 %.
+    """
+    rng = np.random.default_rng([seed, audits, 40])
+    judgements: list[Judgement] = []
+    green = alone = False
+    for _ in range(audits):
+        passes = share_of_passes(60)
+        wrong, right = rng.random(passes) < false_passes, rng.random(60 - passes) < 0.98
+        judgements += [Judgement(True, not each, len(judgements) + at) for at, each in enumerate(wrong)]
+        judgements += [Judgement(False, not each, len(judgements) + at) for at, each in enumerate(right)]
+        finding = examine(judgements, unscored=0, attempts=len(judgements))
+        green = green or finding.is_green
+        alone = alone or (rng.random(30) < false_passes).sum() <= 1
+    return green, alone
+
+
 def _sizes_of(design: str, clusters: int) -> list[int]:
     return [2 * (clusters - 1), *[2] * (clusters - 1)] if design == "half in one" else [6] * clusters
 
@@ -306,6 +326,13 @@ def cells() -> Iterator[Cell]:
         yield Cell(f"interval of kappa {kappa}: {n} items", partial(covers_kappa, kappa, n), covered, 93, 100)
 
 
+def audit_cells() -> Iterator[Cell]:
+    for audits in (1, 3, 10):
+        name = f"10 % false passes, {audits} audits: green" if audits > 1 else "10 % false passes, one audit: green"
+        yield Cell(name, partial(audited, 0.1, audits), "at most 5 %", 0, 5)
+    yield Cell("1 % false passes, up to 3 audits: green", partial(audited, 0.01, 3), "at least 90 %", 90, 100)
+
+
 def measure(cell: Cell, runs: int, pool: ProcessPoolExecutor) -> dict[str, Any]:
     found = list(pool.map(cell.once, range(runs), chunksize=max(1, runs // 32)))
     value, naive = (round(100 * sum(each[place] for each in found) / runs, 1) for place in (0, 1))
@@ -332,7 +359,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="lines in whose name these words are")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    chosen_cells = [cell for cell in cells() if given.only in cell.name]
+    chosen_cells = [cell for cell in (*cells(), *audit_cells()) if given.only in cell.name]
     found = []
     with ProcessPoolExecutor() as pool:
         for cell in chosen_cells:

@@ -26,7 +26,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 def test_an_audit_is_judged_blind_by_keys(browser: Browser, live_server: LiveServer, cast: Cast, build: Build) -> None:
     run = evaluated(build, build.version(), build.task_set(train=TASKS, held_out=1))
-    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
+    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=60)
     password = secrets.token_urlsafe(12)
     person = cast.reviewer
     person.set_password(password)
@@ -49,14 +49,14 @@ def test_an_audit_is_judged_blind_by_keys(browser: Browser, live_server: LiveSer
 
     in_hand = page.locator(".desk-talk .pane-head b")
     for item in items[:BY_KEYS]:
-        expect(in_hand).to_have_text(f"Output {item.place} of 50")
+        expect(in_hand).to_have_text(f"Output {item.place} of 60")
         assert not {"as wanted", "wrong tool"} & set(page.locator("main").inner_text().split("\n"))
         if item.place == 2:  # a slip, taken back
             tab.press("c")
-            expect(in_hand).to_have_text("Output 3 of 50")
+            expect(in_hand).to_have_text("Output 3 of 60")
             expect(page.locator("form.last")).to_contain_text("2: cannot tell")
             tab.press("u")
-            expect(in_hand).to_have_text("Output 2 of 50")
+            expect(in_hand).to_have_text("Output 2 of 60")
         if item.place == 3:
             tab.press("n")
             page.keyboard.type("it is plain")
@@ -69,7 +69,7 @@ def test_an_audit_is_judged_blind_by_keys(browser: Browser, live_server: LiveSer
     assert tab.overflow() == 0
 
     audit = RewardAudit.objects.get(pk=audit.pk)
-    assert (audit.is_green, audit.finished_by, audit.result["agreement"]["n"]) == (True, person, 50)
+    assert (audit.is_green, audit.finished_by, audit.result["agreement"]["n"]) == (True, person, 60)
     assert audit.items.get(place=3).note == "it is plain"
     tab.open(f"/p/acme/training/launch/?base={run.version}&task_set={run.task_set}&algorithm=grpo")
     assert tab.problems == []

@@ -55,7 +55,7 @@ def main() -> None:
     baseline = story_playback.evaluate(agent.live, task_set, SAMPLES)
     success = percent(baseline.summary["metrics"]["success"]["mean"])
     say(f"{task_set} is frozen; {agent.live} succeeds at {success} of it")
-    audit = story_playback.audit_reward(agent.live, task_set, SAMPLES)
+    audit = story_playback.audit_reward(agent.live, task_set)
     say(f"{audit} of the verifier is {'green' if audit.is_green else 'not green'}")
     run = story_playback.start_training(agent.live, task_set, "sft", EARLIER_RUN)
     after = story_playback.send_traffic(project, agent, endpoint, THIS_WEEK, begin=monday, end=now)

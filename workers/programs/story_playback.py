@@ -22,7 +22,6 @@ from flywheel.accounts.models import ApiKey, Membership, Project, Role, User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.gate import Policy as Rules
-from flywheel.core.evidence.reward_audit_rule import LEAST
 from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
 from flywheel.edge.refusals import Refused
@@ -55,6 +54,8 @@ SEED = 20
 ENVIRONMENT = "workplace"
 RESERVED = sorted(w.id for w in story.WORDINGS.values() if w.group == "reserved")
 THROUGH = "the story's oracle"
+AUDITED_SAMPLES = 6
+"""Attempts at each train task for the audit: it needs different answers that passed, and one task has few of them."""
 GUARDED = 30
 """Tasks of a regression suite of the story."""
 
@@ -286,12 +287,12 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4, split: Split
     return finished(run)
 
 
-def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> RewardAudit:
+def audit_reward(version: Version, task_set: TaskSet) -> RewardAudit:
     """An audit of the set's verifier on the version's outputs, judged by the oracle: it knows what each customer wanted
     and has not seen a verdict. Recorded as the oracle's."""
     actor = oracle(task_set.project)
-    run = evaluate(version, task_set, samples, Split.TRAIN)
-    audit, _ = audit_lifecycle.begin(run=run, actor=actor, size=LEAST)
+    run = evaluate(version, task_set, AUDITED_SAMPLES, Split.TRAIN)
+    audit, _ = audit_lifecycle.begin(run=run, actor=actor)
     wanted = {(request.session_id, request.prompt): request.target for request in story.sessions(2000, seed=SEED)}
     items = list(audit.items.select_related("result__task", "result__trajectory"))
     traces = traces_of([item.result.trajectory for item in items if item.result.trajectory])

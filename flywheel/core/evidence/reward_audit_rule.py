@@ -1,15 +1,16 @@
 """May this reward be trained on? What people and a verifier said of the same outputs, and the rule that opens a launch.
 
-A person judges outputs without seeing the verdict. Half of them the verifier passed and half it failed, as far as there
-are as many: where a policy mostly fails, outputs drawn as they come would hardly show one pass, and a wrong pass is
-what training seeks out and repeats. So all numbers here are those of that balanced sample, not of production.
+A person judges outputs without seeing the verdict. Two of three the verifier passed, as far as there are as many: where
+a policy mostly fails, outputs drawn as they come would hardly show one pass, and a wrong pass is what training seeks
+out and repeats. So all numbers here are those of that sample, not of production.
 
     spread(attempts, …) draw(groups, …)    which outputs, and in which order
-    examine(judgements, …)                 what came of it; `is_green` by `Rule`
+    examine(judgements, …)                 what came of it, in all audits of one reward; `is_green` by `Rule`
 
 Why these numbers: docs/design/reward-audit.md.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ from random import Random
 from typing import TypeVar
 
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
+from flywheel.core.evidence.statistics.exact_tests import anytime_upper
 from flywheel.core.evidence.statistics.reviewer_agreement import cohen_kappa
 from flywheel.core.text.number_words import percent
 
@@ -24,6 +26,11 @@ T = TypeVar("T")
 
 LEAST, MOST = 50, 100
 """Outputs in one audit."""
+SHARES = (2, 1)
+"""Of these, as many parts the verifier passed, and failed."""
+REVISION = 2
+"""Of the rule, kept with each finding. The first looked at one audit alone, and let through one verifier in four that
+is wrong in one pass of ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +38,14 @@ class Rule:
     """When an audit is green."""
 
     judged: int = LEAST
-    of_each: int = 10
-    """Judged outputs that the verifier passed, and that it failed."""
+    failed: int = 10
+    """Judged outputs that the verifier failed."""
     sources: int = 10
     """Source clusters that the judged outputs come from: the intervals take outputs for independent."""
     agreement: float = 0.8
     """That the lower end of the interval of agreement must reach."""
-    false_passes: float = 0.05
-    """Most of what the verifier passed that people may have failed."""
+    false_passes: float = 0.1
+    """Most of what the verifier passes that may be wrong, by the upper bound, which holds at every look."""
     unscored: float = 0.1
     """Most of the attempts that the verifier may have left without a score."""
 
@@ -65,7 +72,7 @@ class Finding:
     kappa: Estimate
     """Agreement beyond chance; without a mean where it is undefined, with the reason."""
     false_passes: Estimate
-    """Share of what the verifier passed that people failed."""
+    """Share of what the verifier passed that people failed, with a one-sided bound that holds at every look."""
     false_failures: Estimate
     """Share of what it failed that people passed."""
     cannot_tell: int
@@ -74,6 +81,10 @@ class Finding:
     attempts: int
     """Attempts that were answered."""
     sources: int
+    audits: int
+    """So many audits of the same reward together, so that none can be drawn again until one is green."""
+    rule: int
+    """``REVISION`` of the rule that it was judged by."""
     faults: list[str]
     """Why it is not green, each a sentence without its full stop."""
 
@@ -86,13 +97,18 @@ class Finding:
         return self.agreement.n
 
 
-def draw(groups: Iterable[Iterable[T]], size: int, seed: int) -> list[T]:
-    """So many of the groups together: of each the same number, more where another has too few, in a mixed order."""
-    held = [list(islice(group, size)) for group in groups]
-    shares = [0] * len(held)
+def share_of_passes(size: int) -> int:
+    """Count the passes among so many outputs, where there are enough of both."""
+    return size * SHARES[0] // sum(SHARES)
+
+
+def draw(passed: Iterable[T], failed: Iterable[T], size: int, seed: int) -> list[T]:
+    """So many of both together: of each its part by ``SHARES``, more where the other has too few, in a mixed order."""
+    held = [list(islice(group, size)) for group in (passed, failed)]
+    shares = [0, 0]
     while sum(shares) < size and any(share < len(group) for share, group in zip(shares, held, strict=True)):
         open_ = [at for at, group in enumerate(held) if shares[at] < len(group)]
-        shares[min(open_, key=lambda at: shares[at])] += 1
+        shares[min(open_, key=lambda at: shares[at] / SHARES[at])] += 1
     chosen = [each for share, group in zip(shares, held, strict=True) for each in group[:share]]
     # By what was drawn too: the same pattern of passes in every audit of a seed would be known after the first.
     Random(f"{seed} {chosen}").shuffle(chosen)
@@ -113,12 +129,14 @@ def spread(attempts: Iterable[T], task_of: Callable[[T], Hashable], seed: int) -
         yield from (row[place] for row in rows if place < len(row))
 
 
-def examine(judgements: Sequence[Judgement], *, unscored: int, attempts: int, rule: Rule = RULE) -> Finding:
-    """Measure how far people and verifier agree, and say whether that is enough."""
+def examine(
+    judgements: Sequence[Judgement], *, unscored: int, attempts: int, audits: int = 1, rule: Rule = RULE
+) -> Finding:
+    """Measure how far people and verifier agree, over all audits of one reward, and say whether that is enough."""
     told = [each for each in judgements if each.person is not None]
     agreement = _share([each.person == each.verdict for each in told])
     kappa = cohen_kappa([each.person for each in told], [each.verdict for each in told])
-    false_passes = _share([not each.person for each in told if each.verdict])
+    false_passes = _bounded([not each.person for each in told if each.verdict])
     false_failures = _share([bool(each.person) for each in told if not each.verdict])
     sources = len({each.source for each in told})
     return Finding(
@@ -130,8 +148,10 @@ def examine(judgements: Sequence[Judgement], *, unscored: int, attempts: int, ru
         unscored=unscored,
         attempts=attempts,
         sources=sources,
+        audits=audits,
+        rule=REVISION,
         faults=[
-            *_too_little(agreement, false_passes, false_failures, sources, rule),
+            *_too_little(agreement, false_failures, sources, rule),
             *_too_bad(agreement, false_passes, unscored, attempts, rule),
         ],
     )
@@ -141,14 +161,25 @@ def _share(said: Sequence[bool]) -> Estimate:
     return proportion(sum(said), len(said))
 
 
-def _too_little(
-    agreement: Estimate, false_passes: Estimate, false_failures: Estimate, sources: int, rule: Rule
-) -> Iterator[str]:
+def _bounded(wrong: Sequence[bool]) -> Estimate:
+    events, n = sum(wrong), len(wrong)
+    if not n:
+        return proportion(0, 0)
+    method = "upper bound that holds at every look"
+    return Estimate(events / n, 0.0, anytime_upper(events, n), n, 0, None, method)
+
+
+def clean_passes(wrong: int, n: int, limit: float) -> int:
+    """Count how many more passes that people pass too would bound the share of wrong ones at ``limit``."""
+    enough = range(int(10 * (wrong + 5) / limit))
+    return bisect_left(enough, True, key=lambda more: anytime_upper(wrong, n + more) <= limit)
+
+
+def _too_little(agreement: Estimate, false_failures: Estimate, sources: int, rule: Rule) -> Iterator[str]:
     if agreement.n < rule.judged:
         yield f"{agreement.n} outputs were judged; at least {rule.judged} are needed"
-    for estimate, what in ((false_passes, "passed"), (false_failures, "failed")):
-        if estimate.n < rule.of_each:
-            yield f"the verifier {what} {estimate.n} of the judged outputs; at least {rule.of_each} are needed"
+    if false_failures.n < rule.failed:
+        yield f"the verifier failed {false_failures.n} of the judged outputs; at least {rule.failed} are needed"
     if sources < rule.sources:
         yield f"the judged outputs come from {sources} sources; at least {rule.sources} are needed"
 
@@ -159,10 +190,14 @@ def _too_bad(agreement: Estimate, false_passes: Estimate, unscored: int, attempt
             f"agreement is {percent(agreement.mean)}, but may be as low as {percent(agreement.low)}; "
             f"at least {percent(rule.agreement)} must be shown"
         )
-    if false_passes.mean is not None and false_passes.mean > rule.false_passes:
+    wrong, passes = round((false_passes.mean or 0) * false_passes.n), false_passes.n
+    high = 1.0 if false_passes.high is None else false_passes.high
+    if high > rule.false_passes:
+        more = clean_passes(wrong, passes, rule.false_passes)
         yield (
-            f"people failed {percent(false_passes.mean)} of what the verifier passed; "
-            f"{percent(rule.false_passes)} at most may be, for that is what training would learn to make"
+            f"people failed {wrong} of {passes} outputs that the verifier passed, so that up to {percent(high, 1)} of "
+            f"what it passes may be wrong, which training would learn to make; at most {percent(rule.false_passes)} "
+            f"must be shown, by {more} more that people pass too"
         )
     if attempts and unscored > rule.unscored * attempts:
         yield f"{unscored} of {attempts} answered attempts have no score; {percent(rule.unscored)} at most may lack one"

@@ -5,11 +5,11 @@ from typing import Any
 from django.db.models import Count
 
 from flywheel.accounts.actors import Actor
-from flywheel.core.evidence.reward_audit_rule import RULE
+from flywheel.core.evidence.reward_audit_rule import REVISION, RULE
 from flywheel.evals.models import RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits.audit_lifecycle import Answer, answered
 from flywheel.evals.reward_audits.learnable_tasks import solve_rates
-from flywheel.evals.reward_audits.reward_standing import Judged, audit_sentence, standing
+from flywheel.evals.reward_audits.reward_standing import Judged, audit_sentence, audits_of, standing
 from flywheel.failures.pages.desk.conversation_window import view_of
 
 LISTED = 200
@@ -50,9 +50,12 @@ def desk(audit: RewardAudit, actor: Actor, *, place: int = 0, after: int = 0, no
 
 
 def result(audit: RewardAudit) -> dict[str, Any]:
-    """A finished audit: the verdict, where people and verifier differ, and the tasks that cannot teach."""
-    rows = audit.items.select_related("result__task__environment", "result__trajectory", "judged_by")
-    items = list(rows.order_by("place"))
+    """A finished audit: the verdict, where people and verifier differ in all that counts, tasks that cannot teach."""
+    is_old = audit.result.get("rule") != REVISION
+    together = audits_of(Judged.of(audit.run)).filter(finished_at__lte=audit.finished_at)
+    rows = RewardAuditItem.objects.filter(audit__in=[audit] if is_old else together)
+    rows = rows.select_related("result__task__environment", "result__trajectory", "judged_by")
+    items = list(rows.order_by("-audit", "place"))
     solved = solve_rates(audit.run)
     return {
         "audit": audit,
@@ -61,10 +64,15 @@ def result(audit: RewardAudit) -> dict[str, Any]:
         "words": audit_sentence(audit),
         "standing": standing(Judged.now(audit.run.version, audit.run.task_set)),
         "rule": RULE,
+        "is_old": is_old,
         "disagreements": sorted(filter(_differs, items), key=lambda item: not item.result.success),
         "cannot_tell": [item for item in items if item.answer == Answer.CANNOT_TELL],
         "causes": list(
-            answered(audit.run).filter(success=None).values_list("cause").annotate(n=Count("pk")).order_by("-n")
+            answered(audit.run.results.all())
+            .filter(success=None)
+            .values_list("cause")
+            .annotate(n=Count("pk"))
+            .order_by("-n")
         ),
         "solved": solved[:LISTED],
         "unlearnable": [task for task in solved if not task.is_learnable],

@@ -12,7 +12,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.agents.references import find_version
-from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE
+from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE, clean_passes
 from flywheel.edge.htmx import answer
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import page_at
@@ -59,6 +59,7 @@ def reward(request: PageRequest) -> HttpResponse:
         "train": train,
         "samples": max(LEAST_SAMPLES, -(-WANTED_ATTEMPTS // max(train, 1))),
         "rule": RULE,
+        "clean": clean_passes(0, 0, RULE.false_passes),
         "least": LEAST,
         "most": MOST,
         "size": audit_lifecycle.SIZE,

@@ -2,7 +2,7 @@
 
     begin(run=…)            an audit of a finished eval on the train split
     judge(item=…) undo(…)   what a person says of one output, who does not see what the verifier said
-    finish(audit=…)         opens the verdicts and decides, for ever, whether the audit is green
+    finish(audit=…)         opens the verdicts and decides, for ever, whether the reward is green, by all its audits
     override(judged=…)      leave to train all the same, by somebody who may approve, with a reason
 
 What holds now for a version and a verifier: `reward_standing.py`.
@@ -125,15 +125,22 @@ def undo(*, audit: RewardAudit, actor: Actor) -> RewardAuditItem | None:
 
 @transaction.atomic
 def finish(*, audit: RewardAudit, actor: Actor) -> RewardAudit:
-    """Open the verdicts: from now on nothing changes. Raises Stale while an output waits."""
-    audit = _lock(audit)
+    """Open the verdicts: from now on nothing changes. What other audits of the same reward showed counts with them.
+
+    Raises Stale while an output waits.
+    """
+    same = audits_of(Judged.of(audit.run)).order_by("pk").select_for_update(no_key=True, of=("self",))
+    together = [each for each in same if each.pk == audit.pk or each.finished_at is not None]
+    audit = next(each for each in together if each.pk == audit.pk)
     if audit.finished_at is not None:
         return audit
-    items = list(audit.items.select_related("result__task", "judged_by"))
+    items = list(audit.items.select_related("judged_by"))
     if waiting := sum(not item.answer for item in items):
         raise Stale(f"{waiting} of {len(items)} outputs are not judged yet", field="audit")
-    counts = answered(audit.run).aggregate(attempts=Count("pk"), unscored=Count("pk", filter=Q(success=None)))
-    finding = examine([_judgement(item) for item in items], **counts)
+    asked = answered(Result.objects.filter(run__in={each.run_id for each in together}))
+    counts = asked.aggregate(attempts=Count("pk"), unscored=Count("pk", filter=Q(success=None)))
+    judgements = RewardAuditItem.objects.filter(audit__in=together).select_related("result__task")
+    finding = examine([_judgement(item) for item in judgements], audits=len(together), **counts)
     judges = sorted({str(item.judged_by) for item in items})
     audit.result = asdict(finding) | {"judged": finding.judged, "judges": judges}
     audit.is_green = finding.is_green
@@ -175,17 +182,17 @@ def override(*, judged: Judged, actor: Actor, reason: str) -> AuditOverride:
     return made
 
 
-def answered(run: EvalRun) -> QuerySet[Result]:
+def answered(results: QuerySet[Result]) -> QuerySet[Result]:
     """Attempts that the policy answered; what the verifier could not score is the verifier's then."""
     nobody = Q(cause__in=UNJUDGED) | Q(score=None, error__startswith="not answered")
-    return run.results.exclude(nobody).exclude(trajectory=None)
+    return results.exclude(nobody).exclude(trajectory=None)
 
 
 # Drawing
 
 
 def _draw(run: EvalRun, size: int, seed: int) -> list[int]:
-    """Results by primary key: passes and failures alike, spread over tasks, no two that say the same of one task.
+    """Results by primary key: passes before failures, spread over tasks, no two that say the same of one task.
 
     Nor any that says of a task what stands in another audit of the same reward: its page has told the verdict or will,
     and the same seed gets the same answers in the next run.
@@ -193,9 +200,10 @@ def _draw(run: EvalRun, size: int, seed: int) -> list[int]:
     known = {
         said for _, said in _read(_fields(Result.objects.filter(audit_items__audit__in=audits_of(Judged.of(run)))))
     }
-    rows = list(_fields(answered(run).exclude(success=None)))
+    rows = list(_fields(answered(run.results.all()).exclude(success=None)))
     by_verdict = ([row for row in rows if row[2] is success] for success in (True, False))
-    return draw([_different(spread(some, lambda row: row[1], seed), known) for some in by_verdict], size, seed)
+    passed, failed = (_different(spread(some, lambda row: row[1], seed), known) for some in by_verdict)
+    return draw(passed, failed, size, seed)
 
 
 def _fields(results: QuerySet[Result]) -> QuerySet[Result, Attempt]:

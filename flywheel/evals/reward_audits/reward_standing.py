@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
+from flywheel.core.evidence.reward_audit_rule import REVISION
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
@@ -57,16 +58,19 @@ def standing(judged: Judged) -> Standing:
     """The newest word counts: a finished audit, or an override that came after it."""
     done = audits_of(judged).exclude(finished_at=None).order_by("-finished_at").first()
     leave = overrides_of(judged).select_related("created_by").first()
-    if done is not None and done.is_green:
+    is_old = done is not None and done.result.get("rule") != REVISION
+    if done is not None and done.is_green and not is_old:
         return Standing("green", audit_sentence(done), done)
     if leave is not None and (done is None or done.finished_at is None or leave.created_at > done.finished_at):
         return Standing("overridden", f"{leave.created_by} overrides it: {leave.reason}", done, leave)
-    if done is not None:
+    if done is not None and not (done.is_green and is_old):
         return Standing("red", audit_sentence(done), done)
-    begun = audits_of(judged).first()
+    begun = audits_of(judged).filter(finished_at=None).first()
     if begun is not None:
         left = begun.items.filter(answer="").count()
         return Standing("begun", f"{left} of {begun.items.count()} outputs wait to be judged", begun)
+    if done is not None:
+        return Standing("stale", f"{done} is green by an older rule. Audit again: what was judged counts", done)
     if other := _green_elsewhere(judged):
         return Standing("stale", f"{other} is green, but not for this: {_differs(Judged.of(other.run), judged)}", other)
     return Standing("none", "nobody has compared this verifier's verdicts with a person's yet")
@@ -104,9 +108,11 @@ def audit_sentence(audit: RewardAudit) -> str:
     if not audit.is_green:
         return f"{audit} is not green: {'; '.join(found['faults'])}"
     agreement = found["agreement"]
+    bound = found["false_passes"]["high"]
     return (
         f"people agree with the verifier on {percent(agreement['mean'])} of {agreement['n']} outputs "
-        f"({percent(agreement['low'])} to {percent(agreement['high'])})"
+        f"({percent(agreement['low'])} to {percent(agreement['high'])}), and at most {percent(bound)} of what it "
+        "passes is wrong"
     )
 
 

@@ -1,5 +1,6 @@
 """Reward audits: what is drawn, judged blind, taken back, decided for ever, and what it then holds for."""
 
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
+from flywheel.core.evidence.reward_audit_rule import REVISION
 from flywheel.core.traces import tooling
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
@@ -24,7 +26,7 @@ from flywheel.evals.reward_audits.reward_standing import Judged, standing
 from flywheel.trajectories.models import Source, Step, Trajectory
 from tests.conftest import Build, Cast
 
-TASKS = 28
+TASKS = 44
 
 
 @pytest.fixture
@@ -96,17 +98,17 @@ def judge_all(audit: RewardAudit, actor: User, wrong: int = 0) -> None:
 
 
 def finished(run: EvalRun, cast: Cast, wrong: int = 0) -> RewardAudit:
-    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
+    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=60)
     judge_all(audit, cast.reviewer, wrong)
     return verbs.finish(audit=audit, actor=Actor(cast.reviewer))
 
 
-def test_half_of_what_is_drawn_passed_and_nothing_is_drawn_twice(run: EvalRun, cast: Cast) -> None:
-    audit, made = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
+def test_two_of_three_that_are_drawn_passed_and_nothing_is_drawn_twice(run: EvalRun, cast: Cast) -> None:
+    audit, made = verbs.begin(run=run, actor=Actor(cast.builder), size=60)
     drawn = list(audit.items.select_related("result").order_by("place"))
-    assert (made, len(drawn), sum(bool(item.result.success) for item in drawn)) == (True, 50, 25)
-    assert len({(item.result.task_id, item.result.success) for item in drawn}) == 50, "one said twice is shown once"
-    assert verbs.begin(run=run, actor=Actor(cast.builder), size=50) == (audit, False)
+    assert (made, len(drawn), sum(bool(item.result.success) for item in drawn)) == (True, 60, 40)
+    assert len({(item.result.task_id, item.result.success) for item in drawn}) == 60, "one said twice is shown once"
+    assert verbs.begin(run=run, actor=Actor(cast.builder), size=60) == (audit, False)
     assert [item.result.success for item in drawn] != sorted((bool(i.result.success) for i in drawn), reverse=True)
 
 
@@ -117,9 +119,9 @@ def test_only_finished_evals_of_train_tasks_under_todays_verifier_are_audited(
     for other, problem in ((held_out, "only train tasks"), (run, "not from 50 to 100")):
         with pytest.raises(Refused, match=problem):
             verbs.begin(run=other, actor=Actor(cast.builder), size=49)
-    passed = run.results.filter(success=True).values_list("pk", flat=True)
-    Result.objects.filter(pk__in=list(passed[:10])).update(success=None, score=None, cause="timeout")
-    with pytest.raises(Refused, match="46 different outputs with a score that no audit has shown yet"):
+    passed = list(run.results.filter(success=True).values_list("pk", flat=True))
+    Result.objects.filter(pk__in=passed[:39]).update(success=None, score=None, cause="timeout")
+    with pytest.raises(Refused, match="49 different outputs with a score that no audit has shown yet"):
         verbs.begin(run=run, actor=Actor(cast.builder))
     monkeypatch.setattr(verifiers, "digest", lambda _: "another")
     with pytest.raises(Refused, match="a verifier that has changed since"):
@@ -133,7 +135,7 @@ def test_an_eval_that_is_asked_again_meanwhile_is_not_audited(run: EvalRun, cast
 
 
 def test_an_answer_is_ones_own_until_the_audit_is_finished(run: EvalRun, cast: Cast) -> None:
-    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
+    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=60)
     first, second = audit.items.order_by("place")[:2]
     assert verbs.judge(item=first, actor=Actor(cast.reviewer), answer="pass")
     assert verbs.judge(item=first, actor=Actor(cast.reviewer), answer="fail", note="it was on the wrong day")
@@ -144,7 +146,7 @@ def test_an_answer_is_ones_own_until_the_audit_is_finished(run: EvalRun, cast: C
     first.refresh_from_db()
     second.refresh_from_db()
     assert (first.answer, first.note, second.answer) == ("fail", "it was on the wrong day", "")
-    with pytest.raises(Refused, match="49 of 50 outputs are not judged yet"):
+    with pytest.raises(Refused, match="59 of 60 outputs are not judged yet"):
         verbs.finish(audit=audit, actor=Actor(cast.reviewer))
 
 
@@ -162,8 +164,8 @@ def test_a_finished_audit_never_changes(run: EvalRun, cast: Cast) -> None:
 def test_false_passes_close_it_and_are_shown_first(run: EvalRun, cast: Cast, sign_in: Callable[[User], Client]) -> None:
     audit = finished(run, cast, wrong=3)
     assert not audit.is_green
-    assert audit.result["false_passes"]["mean"] == pytest.approx(3 / 25)
-    assert audit.result["agreement"]["mean"] == pytest.approx(47 / 50)
+    assert audit.result["false_passes"]["mean"] == pytest.approx(3 / 40)
+    assert audit.result["agreement"]["mean"] == pytest.approx(57 / 60)
     page = sign_in(cast.viewer).get(f"/p/acme/evals/reward-audits/{audit.pk}/").content.decode()
     assert page.count("false pass</span>") == 3
     assert "NOT GREEN" in page
@@ -172,11 +174,11 @@ def test_false_passes_close_it_and_are_shown_first(run: EvalRun, cast: Cast, sig
 def test_unscored_attempts_are_counted_apart_and_not_those_that_were_not_answered(run: EvalRun, cast: Cast) -> None:
     third = run.results.filter(sample=2).order_by("task_id")
     pks = list(third.values_list("pk", flat=True))
-    for cause, some in (("timeout", pks[:9]), ("not_answered", pks[9:20])):
+    for cause, some in (("timeout", pks[:18]), ("not_answered", pks[18:29])):
         Result.objects.filter(pk__in=some).update(success=None, score=None, cause=cause)
     audit = finished(run, cast)
-    assert (audit.result["unscored"], audit.result["attempts"]) == (9, 3 * TASKS - 11)
-    assert any("9 of 73 answered attempts have no score" in fault for fault in audit.result["faults"])
+    assert (audit.result["unscored"], audit.result["attempts"]) == (18, 3 * TASKS - 11)
+    assert any("18 of 121 answered attempts have no score" in fault for fault in audit.result["faults"])
 
 
 def test_an_audit_holds_for_exactly_what_was_judged(
@@ -184,8 +186,8 @@ def test_an_audit_holds_for_exactly_what_was_judged(
 ) -> None:
     here = Judged.of(run)
     assert standing(here).state == "none"
-    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
-    assert (standing(here).state, standing(here).words) == ("begun", "50 of 50 outputs wait to be judged")
+    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=60)
+    assert (standing(here).state, standing(here).words) == ("begun", "60 of 60 outputs wait to be judged")
     judge_all(audit, cast.reviewer)
     verbs.finish(audit=audit, actor=Actor(cast.reviewer))
     assert (standing(here).state, standing(here).audit, standing(here).allows) == ("green", audit, True)
@@ -210,12 +212,12 @@ def test_an_audit_holds_for_exactly_what_was_judged(
 def test_what_an_audit_has_shown_is_not_judged_blind_again(run: EvalRun, cast: Cast, build: Build) -> None:
     red = finished(run, cast, wrong=5)
     with pytest.raises(Refused, match="different outputs with a score that no audit has shown yet"):
-        verbs.begin(run=run, actor=Actor(cast.builder), size=50)
+        verbs.begin(run=run, actor=Actor(cast.builder), size=60)
     again = evaluated(build, run.version, run.task_set)
-    with pytest.raises(Refused, match="6 different outputs with a score that no audit has shown yet"):
-        verbs.begin(run=again, actor=Actor(cast.builder), size=50)
+    with pytest.raises(Refused, match="28 different outputs with a score that no audit has shown yet"):
+        verbs.begin(run=again, actor=Actor(cast.builder), size=60)
     other, _ = verbs.begin(
-        run=evaluated(build, run.version, run.task_set, to="Gita"), actor=Actor(cast.builder), size=50, seed=2
+        run=evaluated(build, run.version, run.task_set, to="Gita"), actor=Actor(cast.builder), size=60, seed=2
     )
     orders = [[bool(i.result.success) for i in audit.items.order_by("place")] for audit in (red, other)]
     assert orders[0] != orders[1], "who has seen one would know the other"
@@ -227,7 +229,7 @@ def test_the_newest_word_counts(run: EvalRun, cast: Cast, build: Build) -> None:
         verbs.override(judged=here, actor=Actor(cast.approver), reason=" ")
     leave = verbs.override(judged=here, actor=Actor(cast.approver), reason="the deadline")
     assert (standing(here).state, standing(here).override) == ("overridden", leave)
-    red = finished(run, cast, wrong=5)
+    red = finished(run, cast, wrong=1)
     assert (standing(here).state, standing(here).allows) == ("red", False), "the evidence came after the leave"
     again = verbs.override(judged=here, actor=Actor(cast.approver), reason="we know")
     assert (standing(here).state, standing(here).audit, standing(here).override) == ("overridden", red, again)
@@ -235,6 +237,38 @@ def test_the_newest_word_counts(run: EvalRun, cast: Cast, build: Build) -> None:
     assert (standing(here).state, standing(here).audit) == ("green", green)
     with pytest.raises(Error, match="never change"), transaction.atomic():
         type(leave).objects.update(reason="none")
+
+
+def test_audits_of_one_reward_count_together(
+    run: EvalRun, cast: Cast, build: Build, sign_in: Callable[[User], Client]
+) -> None:
+    """Drawing again until one is green would show nothing: what people failed before is not forgotten."""
+    red = finished(run, cast, wrong=5)
+    clean = finished(evaluated(build, run.version, run.task_set, to="Gita"), cast)
+    assert not clean.is_green
+    assert (clean.result["audits"], clean.result["judged"], clean.result["attempts"]) == (2, 120, 6 * TASKS)
+    assert clean.result["false_passes"]["mean"] == pytest.approx(5 / 80)
+    assert "people failed 5 of 80 outputs" in standing(Judged.of(run)).words
+    page = sign_in(cast.viewer).get(f"/p/acme/evals/reward-audits/{clean.pk}/").content.decode()
+    assert (page.count("false pass</span>"), page.count(f"of reward audit {red.pk}")) == (5, 5)
+    assert re.search(r"6\.2\s%\s+<span class=.interval.>up to 21\.4\s% \(n 80\)", page)
+    third = finished(evaluated(build, run.version, run.task_set, to="Dora"), cast)
+    assert (third.is_green, third.result["judged"]) == (False, 180)
+    fourth = finished(evaluated(build, run.version, run.task_set, to="Eli"), cast)
+    assert (fourth.is_green, standing(Judged.of(run)).audit) == (True, fourth), "5 of 160 is little enough"
+    assert not RewardAudit.objects.get(pk=red.pk).is_green, "each says what was known when it was finished"
+
+
+def test_green_by_an_older_rule_is_stale_and_its_judgements_count(run: EvalRun, cast: Cast, build: Build) -> None:
+    old, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=60)
+    judge_all(old, cast.reviewer)
+    finding = {"agreement": {"n": 60, "mean": 1.0, "low": 0.94, "high": 1.0}, "faults": []}
+    RewardAudit.objects.filter(pk=old.pk).update(is_green=True, finished_at=timezone.now(), result=finding)
+    found = standing(Judged.of(run))
+    assert (found.state, found.allows) == ("stale", False)
+    assert found.words == f"{old} is green by an older rule. Audit again: what was judged counts"
+    new = finished(evaluated(build, run.version, run.task_set, to="Gita"), cast, wrong=1)
+    assert (new.is_green, new.result["judged"], new.result["rule"]) == (True, 120, REVISION), "1 of 80"
 
 
 def test_tasks_that_teach_nothing_are_named(run: EvalRun, cast: Cast) -> None:
@@ -252,19 +286,19 @@ def test_tasks_that_teach_nothing_are_named(run: EvalRun, cast: Cast) -> None:
 
 def test_nothing_on_the_desk_tells_the_verdict(run: EvalRun, cast: Cast, sign_in: Callable[[User], Client]) -> None:
     client = sign_in(cast.builder)
-    answer = client.post("/p/acme/evals/reward-audits/begin/", {"run": run.pk, "size": 50, "seed": 1})
+    answer = client.post("/p/acme/evals/reward-audits/begin/", {"run": run.pk, "size": 60, "seed": 1})
     audit = RewardAudit.objects.get()
     here = f"/p/acme/evals/reward-audits/{audit.pk}/"
     assert answer.headers["Location"] == here
     page = client.get(here).content.decode()
-    assert "Output 1 of 50" in page
+    assert "Output 1 of 60" in page
     for word in ("wrong tool", "as wanted", "✓ success", "✕ failed", "score"):
         assert word not in page, word
     listed = client.get("/p/acme/evals/reward-audits/").content.decode()
-    assert "0 of 50 judged" in listed
+    assert "0 of 60 judged" in listed
 
     desk = client.post(f"{here}items/1/", {"answer": "pass"}, headers={"hx-request": "true"}).content.decode()
-    assert "Output 2 of 50" in desk
+    assert "Output 2 of 60" in desk
     desk = client.post(f"{here}items/1/", {"answer": "maybe"}, headers={"hx-request": "true"}).content.decode()
     assert "Nothing was kept" in desk
     other = sign_in(cast.reviewer)
@@ -274,8 +308,8 @@ def test_nothing_on_the_desk_tells_the_verdict(run: EvalRun, cast: Cast, sign_in
         "nothing here that could be taken back"
         in other.post(f"{here}undo/", headers={"hx-request": "true"}).content.decode()
     )
-    assert "Output 1 of 50" in client.post(f"{here}undo/", headers={"hx-request": "true"}).content.decode()
-    assert RewardAuditItem.objects.filter(answer="").count() == 50
+    assert "Output 1 of 60" in client.post(f"{here}undo/", headers={"hx-request": "true"}).content.decode()
+    assert RewardAuditItem.objects.filter(answer="").count() == 60
 
 
 def test_where_a_reward_stands_and_who_may_override(
@@ -303,20 +337,20 @@ def test_a_program_audits_as_blind_as_a_person(
         assert made.status_code in (200, 201), made.content
         return made.json()
 
-    audit = call("POST", "/reward-audits", "build", f'{{"eval": {run.pk}, "size": 50}}')
+    audit = call("POST", "/reward-audits", "build", f'{{"eval": {run.pk}, "size": 60}}')
     here = f"/reward-audits/{audit['id']}"
-    assert (audit["outputs"], audit["judged"], audit["is_green"], audit["result"]) == (50, 0, None, {})
+    assert (audit["outputs"], audit["judged"], audit["is_green"], audit["result"]) == (60, 0, None, {})
     items = call("GET", f"{here}/items?limit=100", "read")["items"]
-    assert [item["verdict"] for item in items] == [None] * 50
+    assert [item["verdict"] for item in items] == [None] * 60
     success = dict(RewardAuditItem.objects.values_list("place", "result__success"))
     for item in items:
         answer = "pass" if success[item["place"]] else "fail"
         call("POST", f"{here}/items/{item['place']}", "review", f'{{"answer": "{answer}"}}')
     assert call("POST", f"{here}/undo", "review")["answer"] == ""
-    answer = "pass" if success[50] else "fail"
-    call("POST", f"{here}/items/50", "review", f'{{"answer": "{answer}"}}')
+    answer = "pass" if success[60] else "fail"
+    call("POST", f"{here}/items/60", "review", f'{{"answer": "{answer}"}}')
     done = call("POST", f"{here}/finish", "review")
-    assert (done["is_green"], done["result"]["agreement"]["n"]) == (True, 50)
+    assert (done["is_green"], done["result"]["agreement"]["n"]) == (True, 60)
     assert {item["verdict"] for item in call("GET", f"{here}/items?limit=100", "read")["items"]} == {True, False}
     where = f"/rewards/{run.version}/{run.task_set}"
     assert call("GET", where, "read")["state"] == "green"

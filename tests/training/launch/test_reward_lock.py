@@ -10,6 +10,7 @@ from django.test import Client
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import verifiers
+from flywheel.core.evidence.reward_audit_rule import REVISION
 from flywheel.edge.jobs import Lease
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, TaskSet
@@ -169,4 +170,4 @@ def test_the_api_refuses_with_the_same_words(locked: Room, client: Client, key: 
 
 RESULT: dict[str, Any] = {
     name: {"mean": 1.0, "low": 0.9, "high": 1.0, "n": 50} for name in ("agreement", "kappa", "false_passes")
-} | {"faults": []}
+} | {"faults": [], "rule": REVISION}
