@@ -16,12 +16,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 
+from flywheel.core.envs import Task
+from flywheel.core.evidence.compared_items import Item, item_of_task, items_of_row, wanted_of
+from flywheel.core.evidence.contamination import check
 from flywheel.core.evidence.gate import Evidence, Policy, confirm, decide
 from flywheel.core.evidence.reward_audit_rule import Judgement, examine, share_of_passes
 from flywheel.core.evidence.statistics import estimates
@@ -29,6 +33,9 @@ from flywheel.core.evidence.statistics.eval_metrics import METRICS, Row, task_me
 from flywheel.core.evidence.statistics.exact_tests import Tried
 from flywheel.core.evidence.statistics.reviewer_agreement import cohen_kappa
 from flywheel.core.evidence.suite_rules import ALPHA, judge_mean, judge_no_break
+from flywheel.core.traces.tooling import call_text
+from tests.planted_leaks import WAYS
+from workers.reference import story
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/design/gate.md"
 BEGIN, END = "<!-- table: python -m tests.simulate -->", "<!-- end of table -->"
@@ -326,6 +333,67 @@ def cells() -> Iterator[Cell]:
         yield Cell(f"interval of kappa {kappa}: {n} items", partial(covers_kappa, kappa, n), covered, 93, 100)
 
 
+def leaked(way: str, place: str, seed: int) -> tuple[bool, bool]:
+    """Is a held-out request, written otherwise and put with its answer somewhere into a row, found? Naive: the texts of
+    requests are compared."""
+    rng = Random(f"{seed} {way}")
+    asked = rng.choice(_asked())
+    text = WAYS[way](rng, asked.prompt)
+    call = call_text(asked.target["tool"], asked.target["arguments"])
+    answers: dict[str, list[dict[str, Any]]] = {
+        "asked": [_user(text), _agent(call)],
+        "after a search": [_user(text), _agent(call_text("search", {"query": "it"})), _agent(call)],
+        "in a fence": [_user(text), _agent(f"```json\n{call}\n```")],
+        "after other words": [_user(text), _agent(f"Sure! {call}")],
+        "in the system prompt": [
+            {"role": "system", "content": f"For example:\n{text}\n{call}"},
+            _user("Hello"),
+            _agent("Hi"),
+        ],
+        "in a result": [_user("Hello"), {"role": "tool", "content": f"{text}\n{call}"}, _agent("Hi")],
+    }
+    messages = answers[place]
+    row = {"task_id": "r", "prompt": messages[:1], "completion": messages[1:]}
+    held = item_of_task(Task("t", asked.prompt, asked.target))
+    report = check(items_of_row(row), [held])
+    found = report.flagged if way != "as it is" else report.blocked
+    return bool(found), any(message["content"] == asked.prompt for message in messages)
+
+
+def look_alike(seed: int) -> tuple[bool, bool]:
+    """Is another request of the same template blocked? Naive: whatever is a near-duplicate."""
+    rng = Random(seed)
+    wording = rng.choice(_asked()).wording
+    one, other = rng.sample([each for each in _asked() if each.wording == wording], 2)
+    rows = [Item(name, each.prompt, wanted_of(each.target)) for name, each in (("r", one), ("t", other))]
+    report = check(rows[:1], rows[1:])
+    return bool(report.blocked), bool(report.flagged)
+
+
+@cache
+def _asked() -> list[story.Request]:
+    """Requests of eight words or more, each once."""
+    every = story.sessions(1000, seed=3)
+    return list({each.prompt: each for each in every if len(each.prompt.split()) >= 8}.values())
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def _agent(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def leak_cells() -> Iterator[Cell]:
+    for place in ("asked", "after a search", "in a fence", "after other words", "in the system prompt", "in a result"):
+        yield Cell(f"leak, exact, {place}: blocked", partial(leaked, "as it is", place), "100 %", 100, 100)
+    for way in WAYS:
+        if way != "as it is":
+            yield Cell(f"leak, {way}: flagged", partial(leaked, way, "asked"), "at least 95 %", 95, 100)
+    yield Cell("another request of the same template: blocked", look_alike, "0 %", 0, 0)
+
+
 def audit_cells() -> Iterator[Cell]:
     for audits in (1, 3, 10):
         name = f"10 % false passes, {audits} audits: green" if audits > 1 else "10 % false passes, one audit: green"
@@ -359,7 +427,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="lines in whose name these words are")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    chosen_cells = [cell for cell in (*cells(), *audit_cells()) if given.only in cell.name]
+    chosen_cells = [cell for cell in (*cells(), *audit_cells(), *leak_cells()) if given.only in cell.name]
     found = []
     with ProcessPoolExecutor() as pool:
         for cell in chosen_cells:

@@ -6,7 +6,7 @@
 
 Three levels block: the same task, the same source, the same content. Three only warn, for they are no proof: the same
 request with another answer, a shared run of 13 words, and a near-duplicate (Jaccard of character shingles, candidates
-by MinHash). Why this line and no other: docs/design/contamination.md.
+by MinHash, and by the answer, where less likeness will do). Why this line and no other: docs/design/contamination.md.
 """
 
 from collections import Counter
@@ -36,9 +36,12 @@ LEVELS: Final[Mapping[Level, str]] = {
 }
 """In the order in which they weigh."""
 BLOCKING: Final[tuple[Level, ...]] = ("task", "source", "content")
-NEAR: Final = 0.8
-"""Jaccard similarity from which two requests are near-duplicates."""
-METHOD: Final = 2
+NEAR, NEAR_ANSWERED = 0.8, 0.3
+"""Jaccard similarity from which two requests are near-duplicates, and from which they are where the answer is the same
+too: of a dozen words, one that is changed takes a fifth of the runs of characters with it."""
+COMMON_ANSWER: Final = 20
+"""An answer that more held-out items have is the template's, and tells no two requests apart."""
+METHOD: Final = 3
 """Raise it when other things are found: what was checked before is then checked again."""
 KEPT: Final = 50
 """Findings of each level that `as_dict` keeps with their evidence; counts and blocked items are always whole."""
@@ -66,6 +69,16 @@ class Finding:
     """The held-out request, and the training item's."""
     trained: str
     likeness: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """The training item whose request is most like one that is held out."""
+
+    item: Item
+    likeness: float
+    is_answered: bool
+    """Whether it has the same answer too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +210,9 @@ class _Comparison:
         self.within: dict[str, set[int]] = {}
         """Requests within a text that many rows share, such as a system prompt."""
         self.sketches: Any = near_duplicates.Sketches([task.text for task in tasks]) if tasks else ()
-        self.near: dict[int, tuple[Item, float]] = {}
+        self.shingles = [near_duplicates.shingles(task.text[: near_duplicates.READ]) for task in tasks]
+        self.answers = _answer_index(tasks)
+        self.near: dict[int, _Near] = {}
 
     def add(self, items: Sequence[Item]) -> None:
         rows = [_Read(item, _folded(item.prompt)) for item in items]
@@ -205,6 +220,7 @@ class _Comparison:
         self.within = {}
         for row in rows:
             self._add_same(row)
+            self._add_answered(row)
             self._add_held(row.item)
         texts = [row.text for row in rows]
         for runs, own in zip(self.runs, (texts, [*map(_said_text, rows)], [*map(_answer_text, rows)]), strict=True):
@@ -213,8 +229,7 @@ class _Comparison:
         kept = _ends(rows, texts)
         nearest = near_duplicates.nearest([texts[at] for at in kept], self.sketches, NEAR)
         for task, (place, likeness) in nearest.items():
-            if task not in self.near or likeness > self.near[task][1]:
-                self.near[task] = (_as_shown(items[kept[place]]), likeness)
+            self._add_near(task, items[kept[place]], likeness, is_answered=False)
 
     def _add_same(self, row: _Read) -> None:
         """Note the ids, sources and whole requests that both have."""
@@ -229,6 +244,22 @@ class _Comparison:
                 self._show(at, "request", item)
                 if _is_same_answer(item, self.tasks[at].item):
                     self._show(at, "content", item)
+
+    def _add_answered(self, row: _Read) -> None:
+        """Note the requests that are somewhat like this one and have the same answer."""
+        keys = {key for answer in row.item.answers for key in _answer_keys(answer)}
+        places = {at for key in keys for at in self.answers.get(key, ())}
+        if not places:
+            return
+        shingles = near_duplicates.shingles(row.text[: near_duplicates.READ])
+        for at in sorted(places):
+            likeness = near_duplicates.jaccard(self.shingles[at], shingles)
+            if likeness >= NEAR_ANSWERED and _is_same_answer(row.item, self.tasks[at].item):
+                self._add_near(at, row.item, likeness, is_answered=True)
+
+    def _add_near(self, at: int, item: Item, likeness: float, *, is_answered: bool) -> None:
+        if at not in self.near or (is_answered, likeness) > (self.near[at].is_answered, self.near[at].likeness):
+            self.near[at] = _Near(_as_shown(item), likeness, is_answered)
 
     def _add_held(self, item: Item) -> None:
         """Note the requests that any message holds, and whether a right answer stands in the row as well."""
@@ -268,10 +299,11 @@ class _Comparison:
         for at, (items, words) in sorted(passages.items()):
             if self.tasks[at].item.id not in blocked:
                 findings.append(self._finding("passage", at, items[0], len({item.id for item in items}), _clip(words)))
-        for at, (item, likeness) in sorted(self.near.items()):
+        for at, near in sorted(self.near.items()):
             if self.tasks[at].item.id not in blocked | asked:
-                same = f"{percent(likeness)} of the runs of {SHINGLE} characters that either has"
-                findings.append(replace(self._finding("near", at, item, 1, same), likeness=likeness))
+                same = f"{percent(near.likeness)} of the runs of {SHINGLE} characters that either has"
+                same += ", and the same answer" if near.is_answered else ""
+                findings.append(replace(self._finding("near", at, near.item, 1, same), likeness=near.likeness))
         order = {level: number for number, level in enumerate(LEVELS)}
         findings.sort(key=lambda finding: order[finding.level])
         return Report(self.train, len(self.tasks), findings)
@@ -307,6 +339,23 @@ def _is_same_answer(row: Item, task: Item) -> bool:
         is_shared = not set(row.answers).isdisjoint(task.answers)
         return is_shared or any(_is_among(wanted, made) for wanted in task.answers for made in row.answers)
     return bool(row.world) and row.world == task.world
+
+
+def _answer_keys(answer: str) -> list[str]:
+    """List what an answer is looked up by: each of its calls, or its words."""
+    return _read_calls(answer) or [_folded(answer)]
+
+
+def _answer_index(tasks: Sequence[_Read]) -> dict[str, list[int]]:
+    """Places of the held-out items by what their answers are looked up by, the rarest of each; without the common."""
+    keys = [[_answer_keys(answer) for answer in task.item.answers] for task in tasks]
+    times = Counter(key for of_task in keys for key in {key for answer in of_task for key in answer})
+    index: dict[str, list[int]] = {}
+    for at, of_task in enumerate(keys):
+        for key in {min(answer, key=lambda each: times[each]) for answer in of_task}:
+            if times[key] <= COMMON_ANSWER:
+                index.setdefault(key, []).append(at)
+    return index
 
 
 def _is_among(wanted: str, made: str) -> bool:

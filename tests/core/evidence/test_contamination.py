@@ -24,13 +24,15 @@ from flywheel.core.evidence.compared_items import (
     item_of_task,
     wanted_of,
 )
-from flywheel.core.evidence.contamination import BLOCKING, LEVELS, NEAR, alike, check, duplicates
+from flywheel.core.evidence.contamination import BLOCKING, COMMON_ANSWER, LEVELS, NEAR, alike, check, duplicates
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.ngrams import COMMON
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.traces import Message, ToolCall, call_forms
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.core.traces.tooling import call_text
+from tests.planted_leaks import WAYS
+from workers.reference import story
 
 WORDS = [
     f"{a}{b}{c}" for a in ("mo", "ta", "ri", "lu") for b in ("ne", "ko", "sa", "vi") for c in string.ascii_lowercase
@@ -216,6 +218,26 @@ def test_planted_leaks_are_found_whole_passages_always_and_light_paraphrases_nea
     assert flagged >= {one.id for one in quoted}
     assert len(flagged & {one.id for one in light}) >= 95
     assert not flagged & {one.id for one in fresh}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_request_of_a_dozen_words_with_its_answer_is_found_however_it_is_written(way: str) -> None:
+    rng = random.Random(way)
+    asked = [request for request in story.sessions(400, seed=3) if len(request.prompt.split()) >= 8]
+    asked = list({request.prompt: request for request in asked}.values())
+    held = [item(number, each.prompt, *wanted_of(each.target)) for number, each in enumerate(asked[:150])]
+    train = [replace(each, id=f"r{each.id}", prompt=WAYS[way](rng, each.prompt)) for each in held]
+    assert len(check(train, held).flagged) >= 0.95 * len(held)
+    strangers = [Item(f"s{number}", each.prompt, wanted_of(each.target)) for number, each in enumerate(asked[150:])]
+    assert len(check(strangers, held).flagged) <= 0.05 * len(held), "other requests of the same templates"
+
+
+def test_an_answer_that_many_tasks_have_tells_no_two_requests_apart() -> None:
+    answer = '[["calendar.list",{}]]'
+    held = [item(n, f"what is on the plan of person {n} for this monday", answer) for n in range(COMMON_ANSWER + 1)]
+    row = item(99, "show me, what is on the plan of this person on monday", answer)
+    assert check([row], held[:3]).counts["near"] == 3
+    assert check([row], held).flagged == []
 
 
 def test_rows_of_one_conversation_are_read_for_likeness_once(monkeypatch: pytest.MonkeyPatch) -> None:
