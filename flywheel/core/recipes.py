@@ -267,6 +267,12 @@ _ROWS = [
         algorithms=_REINFORCED,
     ),
     Setting(
+        "unsafe_penalty", float, 1.0,
+        "Taken off the reward of an attempt that did harm, so that training tells unsafe (-1) from wrong (0). 0 takes "
+        "nothing off.",
+        algorithms=_REINFORCED, min=0.0, max=10.0,
+    ),
+    Setting(
         "scale_rewards", str, "group", "By whose spread advantages are divided.",
         algorithms=_GROUPED, choices=("group", "batch", "none"),
     ),

@@ -30,7 +30,9 @@ def settings(spec: Spec) -> dict[str, Any]:
 def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, data: Data, **fields: Any) -> None:
     loaded = trained_policy.load(run)
     tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train])
-    functions, weights = reward_functions(Judge(env, run.spec.seed), tasks, _reader(run.spec, loaded, env))
+    penalty = run.spec.settings.get("unsafe_penalty", 0.0)  # of a run from before there was one, none
+    judge, read = Judge(env, run.spec.seed), _reader(run.spec, loaded, env)
+    functions, weights = reward_functions(judge, tasks, read, unsafe_penalty=penalty)
     trainer = trainer_class(
         model=loaded.model,
         reward_funcs=functions,

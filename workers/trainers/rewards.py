@@ -1,7 +1,7 @@
 """The environment's verifier in training: each part of a verdict as a reward, and the held-out evaluation.
 
-The rewards that TRL adds up always equal the verifier's own score: a verdict that overrules its parts (unsafe: 0)
-overrules the rewards too. A completion that was not scored has no reward (None), never 0.
+The rewards that TRL adds up always equal the verifier's own score, less what harm costs: a verdict that overrules its
+parts (unsafe: 0) overrules the rewards too. A completion that was not scored has no reward (None), never 0.
 """
 
 import json
@@ -69,14 +69,21 @@ Read = Callable[[Task, Sequence[int]], ChatResponse]
 """Reads an answer to a task out of its tokens, as engines do."""
 
 
-def reward_functions(judge: Judge, tasks: Sequence[Task], read: Read) -> tuple[list[Reward], list[float]]:
-    """One reward function for each part of the verdict, with its weight; parts that do not count weigh 0."""
+def reward_functions(
+    judge: Judge, tasks: Sequence[Task], read: Read, *, unsafe_penalty: float = 0.0
+) -> tuple[list[Reward], list[float]]:
+    """Return one reward function for each part of the verdict, with its weight.
+
+    Parts that do not count weigh 0, and harm `-unsafe_penalty`: rewards lie in [-unsafe_penalty, 1], scores in [0, 1].
+    """
     weights: Mapping[str, float] = getattr(judge.env, "weights", {}) or {"score": 1.0}
     total = sum(weights.values())
     parts = {part: weight / total for part, weight in weights.items()}
     parts |= {part: 0.0 for part in _parts(judge, tasks) if part not in parts}
     shares = {part: weight for part, weight in parts.items() if weight}
     judged = [(part, index == 0) for index, part in enumerate(parts)]
+    if "unsafe" in parts:
+        parts["unsafe"] -= unsafe_penalty
     functions = [_reward(Reading(judge, tasks, read), part, shares, is_first=first) for part, first in judged]
     return functions, list(parts.values())
 

@@ -57,6 +57,16 @@ def test_unsafe_is_worth_nothing_and_is_seen() -> None:
     assert set(values.values()) == {0.0}
 
 
+@pytest.mark.parametrize("name", COMPLETIONS)
+def test_harm_costs_more_than_being_wrong(name: str) -> None:
+    env = build("tool_call", {"tools": TOOLS}, {})
+    functions, weights = reward_functions(Judge(env, 1), TASKS, as_said, unsafe_penalty=1.0)
+    values = [f(completion_ids=[COMPLETIONS[name]], task=[0], log_metric=Logged())[0] for f in functions]
+    reward = sum(weight * (value or 0.0) for weight, value in zip(weights, values, strict=True))
+    score = Judge(env, 1).verdict(TASKS[0], Message("assistant", COMPLETIONS[name])).score
+    assert reward == pytest.approx(-1.0 if name == "unsafe" else score)
+
+
 def test_the_call_may_be_native() -> None:
     env = build("tool_call", {"tools": TOOLS}, {})
     functions, _ = reward_functions(Judge(env, 1), TASKS, as_said)
