@@ -13,17 +13,22 @@ better, the two arms are exchangeable.
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from flywheel.core import envs
+from flywheel.core.digests import canonical
 from flywheel.core.envs import Task
+from flywheel.core.envs.workplace.request_templates import generate
 from flywheel.core.evidence.compared_items import Item, item_of_task, items_of_row, wanted_of
 from flywheel.core.evidence.contamination import check
 from flywheel.core.evidence.gate import Evidence, Policy, confirm, decide
@@ -33,7 +38,9 @@ from flywheel.core.evidence.statistics.eval_metrics import METRICS, Row, task_me
 from flywheel.core.evidence.statistics.exact_tests import Tried
 from flywheel.core.evidence.statistics.reviewer_agreement import cohen_kappa
 from flywheel.core.evidence.suite_rules import ALPHA, judge_mean, judge_no_break
-from flywheel.core.traces.tooling import call_text
+from flywheel.core.traces import Message, Trace
+from flywheel.core.traces.tooling import call_text, calls_of
+from flywheel.environments.proofs import cheats
 from tests.planted_leaks import WAYS
 from workers.reference import story
 
@@ -295,8 +302,8 @@ def _holds(found: estimates.Estimate, truth: float) -> bool:
     return found.low is None or found.high is None or found.low - 1e-12 <= truth <= found.high + 1e-12
 
 
-def cells() -> Iterator[Cell]:
-    at_most, most, covered = "at most 6 %", 6.0, "93 % at least"
+def gate_cells() -> Iterator[Cell]:
+    at_most, most = "at most 6 %", 6.0
     for clusters in (60, 20, 10, 5):
         name = f"false promotion: 60 tasks, {clusters} even clusters"
         yield Cell(name, partial(null, "even", 60, clusters, 0.0), at_most, 0, most)
@@ -316,6 +323,10 @@ def cells() -> Iterator[Cell]:
     yield Cell("a never event, unscored: caught", partial(caught, 60, is_never=True), "100 %", 100, 100)
     yield Cell("-10 in a slice of 30, k = 16: blocked or named as unseen", slice_told, "100 %", 100, 100)
     yield Cell("+20, everything together, 100 + 33 tasks, two suites", together, "at least 80 %", 80, 100)
+
+
+def interval_cells() -> Iterator[Cell]:
+    covered = "93 % at least"
     for design in ("even", "1-9", "half in one"):
         for clusters in (6, 10, 20, 60):
             name = f"interval of a difference: {clusters} clusters, {design}"
@@ -360,6 +371,29 @@ def leaked(way: str, place: str, seed: int) -> tuple[bool, bool]:
     return bool(found), any(message["content"] == asked.prompt for message in messages)
 
 
+def cheated(kind: str, seed: int) -> tuple[bool, bool]:
+    """Does any cheat made of a right answer pass? Naive: whatever makes the wanted calls passes."""
+    if kind == "workplace":
+        env, task = envs.build(kind, {}, {}), next(iter(generate(1, seed=seed)))
+    else:
+        asked = Random(seed).choice(_asked())
+        tools = [*story.TOOLS, {"name": "mail_out", "x-outward": True, "parameters": {"type": "object"}}]
+        env, task = envs.build(kind, {"tools": tools}, {}), Task("t", asked.prompt, asked.target, asked.state)
+    right = _calls(envs.episode(env, task, lambda seen: env.solve(task, seen)))
+    passes = naive = False
+    for say in cheats.cheats(env, task).values():
+        messages = envs.episode(env, task, say)
+        verdict = env.verifier(task)(Trace.from_messages("", messages), task.target)
+        if not cheats.has_changed_nothing(env, task, say):
+            passes = passes or bool(verdict.success)
+        naive = naive or not Counter(right) - Counter(_calls(messages))
+    return passes, naive
+
+
+def _calls(messages: Sequence[Message]) -> list[bytes]:
+    return [canonical([call.name, call.arguments]) for message in messages for call in calls_of(message)]
+
+
 def look_alike(seed: int) -> tuple[bool, bool]:
     """Is another request of the same template blocked? Naive: whatever is a near-duplicate."""
     rng = Random(seed)
@@ -392,6 +426,12 @@ def leak_cells() -> Iterator[Cell]:
         if way != "as it is":
             yield Cell(f"leak, {way}: flagged", partial(leaked, way, "asked"), "at least 95 %", 95, 100)
     yield Cell("another request of the same template: blocked", look_alike, "0 %", 0, 0)
+
+
+def cheat_cells() -> Iterator[Cell]:
+    for kind in ("workplace", "tool_call"):
+        name = f"cheats made of right answers, {kind.replace('_', ' ')}: any passes"
+        yield Cell(name, partial(cheated, kind), "0 %", 0, 0)
 
 
 def audit_cells() -> Iterator[Cell]:
@@ -427,7 +467,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="lines in whose name these words are")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    chosen_cells = [cell for cell in (*cells(), *audit_cells(), *leak_cells()) if given.only in cell.name]
+    every = chain(gate_cells(), interval_cells(), audit_cells(), leak_cells(), cheat_cells())
+    chosen_cells = [cell for cell in every if given.only in cell.name]
     found = []
     with ProcessPoolExecutor() as pool:
         for cell in chosen_cells:
