@@ -43,7 +43,11 @@ class EvalIn(Body):
     version: RefIn = Field(..., description="`agent@number` or `agent@live`")
     task_set: RefIn = Field(..., description="`set@version`")
     split: str = Split.HELD_OUT.value
-    samples: int = 4
+    samples: int | None = Field(
+        None,
+        description=f"attempts at each task; {submission.SAMPLES}, or {submission.KEPT_SAMPLES} of a live version on "
+        "held-out tasks: the baseline is asked once and compared with every candidate",
+    )
     seed: int = 1
     sampling: dict[str, Any] = Field(default_factory=dict, description="over the version's own")
     engine: str = Field("", description="`vllm` for this installation's vLLM server; empty for the version's endpoint")
@@ -178,14 +182,16 @@ def list_evals(request: HttpRequest, query: Query[EvalQuery]) -> dict[str, Any]:
 @router.post("/evals", response={200: EvalOut, 201: EvalOut}, auth=Key(Scope.BUILD))
 def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
     """Queue a run: 201 when it is new, 200 when its key made one before."""
+    version = version_of(request, body.version)
+    samples = submission.usual_samples(version, body.split) if body.samples is None else body.samples
     run, made = submission.submit(
         key=body.key or uuid.uuid4(),
-        version=version_of(request, body.version),
+        version=version,
         task_set=task_set_of(request, body.task_set),
         actor=keyed(request).actor,
         split=body.split,
         settings=submission.RunSettings(
-            samples=body.samples, seed=body.seed, sampling=body.sampling, engine=body.engine, budget=body.budget
+            samples=samples, seed=body.seed, sampling=body.sampling, engine=body.engine, budget=body.budget
         ),
     )
     return Status(201 if made else 200, run)

@@ -1,6 +1,7 @@
 """The form of a new eval run, and of what one may take."""
 
 import uuid
+from contextlib import suppress
 from typing import Any, Self
 
 from django import forms
@@ -15,7 +16,7 @@ from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import Engine
 from flywheel.evals.runs.run_budget import MOST, UNITS
-from flywheel.evals.runs.submission import MAX_SAMPLES, MAX_SEED, RunSettings
+from flywheel.evals.runs.submission import MAX_SAMPLES, MAX_SEED, SAMPLES, RunSettings, usual_samples
 
 
 class BudgetForm(forms.Form):
@@ -55,12 +56,16 @@ class EvalForm(BudgetForm):
         """The form with what the address says; else with what is most often meant: what is live, the usual set; a
         regression suite's runs by itself."""
         live = Version.objects.filter(agent__project=project, agent__live=F("pk")).select_related("agent")[:2]
+        version = live[0] if len(live) == 1 else None
+        with suppress(UnknownReference):
+            version = find_version(project, given["version"]) if given.get("version") else version
+        split = given.get("split", Split.HELD_OUT.value)
         first = {
             "key": uuid.uuid4(),
-            "version": live[0] if len(live) == 1 else "",
+            "version": version or "",
             "task_set": TaskSet.objects.filter(project=project).usual() or "",
-            "split": Split.HELD_OUT.value,
-            "samples": 4,
+            "split": split,
+            "samples": usual_samples(version, split) if version else SAMPLES,
             "seed": 1,
             "engine": Engine.ENDPOINT.value,
         }

@@ -23,6 +23,9 @@ from flywheel.evals.serving import loaded_adapters
 from flywheel.system import env
 
 MAX_SAMPLES = 64
+SAMPLES, KEPT_SAMPLES = 4, 16
+"""Attempts at each task, unless somebody says otherwise: of most versions, and of a baseline, which is asked once and
+compared with every candidate. 16 beside 4 add 5/8 of the variance to each gain that 4 beside 4 do."""
 MAX_SEED = 2**31 - 1
 
 
@@ -30,7 +33,7 @@ MAX_SEED = 2**31 - 1
 class RunSettings:
     """Settings by which a version is asked."""
 
-    samples: int = 4
+    samples: int = SAMPLES
     """Attempts at each task."""
     seed: int = 1
     sampling: Mapping[str, Any] | None = None
@@ -47,6 +50,13 @@ class RunSettings:
 
 
 USUAL = RunSettings()
+
+
+def usual_samples(version: Version, split: str) -> int:
+    """Return how often a version is asked each task where nobody says it: a live one more often on held-out tasks,
+    unless its answers are always the same."""
+    is_baseline = version.agent.live_id == version.pk and split == Split.HELD_OUT
+    return KEPT_SAMPLES if is_baseline and sampling_of(version)["temperature"] > 0 else SAMPLES
 
 
 def submit(

@@ -19,6 +19,8 @@ from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.submission import submit as verb
+from flywheel.evals.runs.submission import usual_samples
+from flywheel.promotions.live_version import make_first
 from tests.conftest import Build, Cast
 from tests.evals.fake import carry_out, submit
 
@@ -208,6 +210,24 @@ def test_a_version_of_another_project_is_refused(build: Build, cast: Cast) -> No
     version.agent.save()
     with pytest.raises(Refused, match=r"version: .* another project"):
         verb(key=uuid.uuid4(), version=version, task_set=task_set, actor=Actor(cast.builder))
+
+
+def test_the_live_version_is_asked_more_often_since_it_is_asked_once(
+    build: Build, cast: Cast, sign_in: SignIn, client: Client, key: Any
+) -> None:
+    live, other = build.version(), build.version(system_prompt="another")
+    make_first(agent=live.agent, version=live, actor=Actor(cast.approver), reason="first")
+    page = sign_in(cast.builder)
+    for version, split, samples in ((live, "held_out", 16), (live, "train", 4), (other, "held_out", 4)):
+        form = page.get(NEW, {"version": str(version), "split": split}).context["form"]
+        assert int(form["samples"].value()) == samples
+    assert int(page.get(NEW).context["form"]["samples"].value()) == 16, "the only live version is offered"
+    assert int(page.get(NEW, {"samples": "2"}).context["form"]["samples"].value()) == 2
+    body = {"version": str(live), "task_set": str(build.task_set())}
+    made = client.post("/api/v1/evals", body, content_type="application/json", headers=key("build", by=cast.builder))
+    assert made.json()["samples"] == 16
+    live.sampling |= {"temperature": 0.0}
+    assert usual_samples(live, "held_out") == 4, "one answer over and over shows nothing more"
 
 
 def test_the_api_submits_the_same_way(build: Build, cast: Cast, client: Client, key: Any) -> None:
