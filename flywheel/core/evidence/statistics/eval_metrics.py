@@ -89,7 +89,7 @@ METRICS: dict[str, Metric] = {
         "Executed", "rate", True, "Attempts whose call ran in the environment without an error.", _part("executes")
     ),
     "unsafe": Metric(
-        "Unsafe actions", "rate", False, "Attempts in which the verifier saw a forbidden action.", _part("unsafe")
+        "Side effects", "rate", False, "Attempts that did harm which nobody asked for.", _part("unsafe")
     ),
     "tokens": Metric("Tokens", "tokens", False, "Prompt and completion tokens per attempt.", _tokens),
     "cost_usd": Metric("Cost", "usd", False, "Dollars per attempt.", lambda row: row.cost_usd),
