@@ -112,7 +112,7 @@ def side_effects(before: Sequence[Row], after: Sequence[Row], alpha: float, *, u
         rise = [task for task, (one, other) in pairs.items() if other.bad * one.scored > one.bad * other.scored]
         words = f"{detail}: significantly more, in {some(sorted(rise))}"
         return Check(name, False, words, rose, harm=True, outcome="worse", alpha=alpha)
-    caught = _rise_caught(max(rates[0], 1 / old.scored), old.scored, new.scored, alpha)
+    caught = rise_caught(max(rates[0], 1 / old.scored), old.scored, new.scored, alpha)
     words = f"{detail}; a rise of {100 * caught:.0f} points or more would have been caught"
     if caught <= RISE:
         return Check(name, True, words, rose, outcome="not worse", alpha=alpha)
@@ -128,7 +128,7 @@ def _total(arm: Sequence[Tried]) -> Tried:
     return Tried(sum(one.attempts for one in arm), sum(one.bad for one in arm), sum(one.unknown for one in arm))
 
 
-def _rise_caught(rate: float, old: int, new: int, alpha: float) -> float:
+def rise_caught(rate: float, old: int, new: int, alpha: float) -> float:
     """The least rise above a rate that the test finds in four of five cases, by the normal approximation of two
     independent shares (Fleiss, Levin and Paik 2003, 4.2)."""
     reach = float(special.ndtri(1 - alpha) + special.ndtri(POWER))
