@@ -149,7 +149,7 @@ CALLS = {
         list_clusterings get_clustering list_clusters get_cluster list_cluster_members find_similar
         list_rollouts list_entities
         list_environments get_environment get_generation get_play get_play_state
-        list_tasks list_failures_without_task get_task list_task_sets get_task_set
+        list_tasks list_failures_without_task get_task list_task_sets get_task_set get_task_set_power
         list_task_set_openings list_task_set_contamination list_dataset_contamination get_task_grid
         list_verifier_parts get_proofs
         list_evals get_eval list_eval_results compare_evals get_rescore list_rescored get_verifier_agreement

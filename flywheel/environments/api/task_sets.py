@@ -17,6 +17,7 @@ from flywheel.environments import ledger, task_statistics
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.models import Split, TaskSet, TaskSetMember
 from flywheel.environments.task_sets import frozen_sets
+from flywheel.environments.task_sets.set_power import SetPower, set_power
 
 router = Router(tags=["environments"])
 
@@ -69,6 +70,48 @@ class OpeningOut(Schema):
     last_at: datetime
 
 
+class MoreOut(Schema):
+    held_out: int
+    sealed: int
+
+
+class OutlookOut(Schema):
+    gain: float
+    """True gain in success, a fraction."""
+    is_shown: float
+    """Chance that the held-out tasks show it."""
+    is_eligible: float
+    """Chance that every guard lets it pass, too."""
+    passes: float
+    """Chance that the sealed part confirms it, too: that a candidate passes everything but suites."""
+    more: MoreOut | None
+    """Tasks beside those that are there, by which `passes` would be 0.8; null where no number of them would do."""
+
+
+class GuardPowerOut(Schema):
+    name: str
+    field: str
+    """Of the policy, that sets it."""
+    passes: float
+    """Chance that a candidate which is worse in nothing passes it."""
+    margin: float | None
+    """The least margin by which nine of ten such candidates pass, of a strict policy."""
+
+
+class TaskSetPowerOut(Schema):
+    outlooks: list[OutlookOut] = Field(alias="power.outlooks")
+    """For true gains of 0.1 and 0.2."""
+    least_gain: float | None = Field(alias="power.least_gain")
+    """Shown by the held-out tasks in four of five cases."""
+    least_confirmed: float | None = Field(alias="power.least_confirmed")
+    """Confirmed by the sealed tasks in four of five cases."""
+    falls: dict[str, float | None] = Field(alias="power.falls")
+    """By slice, the least fall that is seen in four of five cases; null where it has too few tasks to be tested."""
+    guards: list[GuardPowerOut] = Field(alias="power.guards")
+    assumed: str
+    """What the plan rests on."""
+
+
 @router.post("/environments/{name}/task-sets", response={201: TaskSetOut}, auth=Key(Scope.BUILD))
 def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Status[TaskSet]:
     """Freeze proved tasks as the next version of a set; the newest version when it has the same content."""
@@ -100,6 +143,15 @@ def get_task_set(request: HttpRequest, name: str, version: int) -> TaskSet:
 def list_task_set_openings(request: HttpRequest, name: str, version: int, query: Query[ListQuery]) -> dict[str, Any]:
     """Who or what opened the held-out part, how often, and when."""
     return paginate(get_task_set(request, name, version).openings.select_related("actor"), query)
+
+
+@router.get("/task-sets/{name}/{int:version}/power", response=TaskSetPowerOut, auth=Key(Scope.READ))
+def get_task_set_power(request: HttpRequest, name: str, version: int) -> SetPower:
+    """Plan what the set can show by the project's gate policy, before anything is run; say what is assumed."""
+    found = set_power(get_task_set(request, name, version))
+    if found is None:
+        raise Refused("this set has no held-out tasks, so nothing can be shown by it")
+    return found
 
 
 def _task_sets(request: HttpRequest) -> QuerySet[TaskSet]:

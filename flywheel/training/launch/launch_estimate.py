@@ -1,6 +1,6 @@
-"""Before you launch: what the data is, what the held-out set can show, how long it will take."""
+"""Before you launch: what the data is, how long it will take."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
@@ -11,15 +11,12 @@ from django.db.models import Count, Max, Min, Q
 from flywheel.agents.models import Version
 from flywheel.core.evidence.contamination import Report
 from flywheel.core.evidence.fix_ladder import LEARNABLE
-from flywheel.core.evidence.statistics.eval_metrics import Row, clusters_of, task_samples
-from flywheel.core.evidence.statistics.power import Variance, minimum_detectable, variance_components
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
-from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.datasets.dataset_builder import draft, kept
 from flywheel.training.datasets.dataset_files import Draft
@@ -120,37 +117,6 @@ def success_of(run: EvalRun | None) -> dict[str, Any] | None:
     """The estimate of success in a finished eval."""
     found: dict[str, Any] | None = run.summary.get("metrics", {}).get("success") if run else None
     return found
-
-
-def detectable(baseline: EvalRun) -> tuple[float | None, str]:
-    """The smallest true difference that the comparison will show with power 80 %, and what that rests on.
-
-    Only one arm is known yet. The other is taken to vary as much as this one, from task to task and within a task, and
-    to have its good tasks elsewhere: related arms, as they mostly are, differ less and show smaller differences.
-    """
-    rows = rows_of(baseline)
-    variance = _expected_variance(rows)
-    tasks = len(clusters_of(rows))
-    if variance is None or not variance.per_task:
-        return None, "the baseline's tasks all scored alike, so their spread is not known"
-    assumed = (
-        f"{tasks} held-out tasks × {baseline.samples}, 5 % error, 80 % power, if the trained version varies as much"
-    )
-    return minimum_detectable(tasks, variance), assumed
-
-
-def _expected_variance(rows: Sequence[Row]) -> Variance | None:
-    samples = task_samples(rows, lambda row: None if row.success is None else float(row.success))
-    cluster = clusters_of(rows)
-    tasks = list(samples)
-    # Against an arm that never varies, the difference has this arm's spread, split into its parts.
-    one = variance_components(
-        [samples[task] for task in tasks], [[0.0] * len(samples[task]) for task in tasks], [cluster[t] for t in tasks]
-    )
-    if one is None:
-        return None
-    sigma2, k = one.sigma2_baseline, one.k_baseline
-    return Variance(2 * one.omega2, sigma2, sigma2, k, k, one.design_effect)
 
 
 def expected_duration(base: Version, settings: Mapping[str, Any], algorithm: str) -> Duration | None:

@@ -20,6 +20,7 @@ from flywheel.edge.numbers import key
 from flywheel.edge.paging import page_at
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.task_sets.set_power import set_power
 from flywheel.evals.models import EvalRun
 from flywheel.training.launch import launch_estimate, reward_lock, run_control
 from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, inherited_of, lightest
@@ -100,7 +101,6 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
     if run_control.untrainable(base):
         return context | {"roads": hosted_training.roads(base, task_set)}
     baseline = baseline_of(base, task_set)
-    smallest, assumed = launch_estimate.detectable(baseline) if baseline else (None, "")
     data = launch_estimate.data_of(task_set, form.known.data, rollouts, baseline, form.left_out, dataset)
     recipe = data.draft.recipe if data.draft else {}
     judged, holds = reward_lock.standing_of(form.known.name, base, Dataset(task_set=task_set, recipe=recipe)) or (
@@ -118,8 +118,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "openings": ledger.openings(task_set),
         "datasets": _datasets(task_set, form.known.data),
         "rollout_runs": _rollout_runs(task_set, rollouts),
-        "smallest": None if smallest is None else smallest * 100,
-        "assumed": assumed,
+        "can_show": set_power(task_set, base.pk),
         "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name),
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }

@@ -1,6 +1,5 @@
 """What a run's page draws and warns of: only what was measured, never more than can be seen."""
 
-import math
 from datetime import timedelta
 from typing import Any
 
@@ -93,19 +92,6 @@ def test_what_is_left_follows_the_pace_of_the_steps(room: Room) -> None:
     TrainingRun.objects.filter(pk=run.pk).update(state=State.RUNNING, started_at=NOON, done=40)
     run.refresh_from_db()
     assert run.remaining == timedelta(seconds=60)
-
-
-def test_the_detectable_difference_is_millers_formula(room: Room) -> None:
-    smallest, assumed = launch_estimate.detectable(room.baseline)
-    # Two samples a task, one right: no spread between tasks, p (1 - p) k / (k - 1) = 0.5 within each, in both arms.
-    assert smallest == pytest.approx((1.959964 + 0.841621) * math.sqrt((0.5 / 2 + 0.5 / 2) / 8), rel=1e-6)
-    assert "8 held-out tasks × 2" in assumed
-
-
-def test_a_baseline_without_spread_says_nothing_of_it(room: Room) -> None:
-    smallest, why = launch_estimate.detectable(room.evaluated(success=(False, False)))
-    assert smallest is None
-    assert "scored alike" in why
 
 
 def test_time_is_told_from_earlier_runs_alike(room: Room) -> None:

@@ -12,6 +12,7 @@ from flywheel.environments import ledger, task_statistics
 from flywheel.environments.exchange.environment_packages import why_not
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import leaks
+from flywheel.environments.task_sets.set_power import set_power
 
 
 @require_GET
@@ -33,6 +34,7 @@ def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
         "task_set": row,
         "environment": row.environment_version.environment,
         "shape": task_statistics.shape(row),
+        "can_show": set_power(row),
         "openings": ledger.openings(row),
         "sealed_openings": len(ledger.sealed_openings(row)),
         "suites": row.suites.filter(retired_at=None).select_related("agent"),

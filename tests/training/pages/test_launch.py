@@ -1,0 +1,21 @@
+"""The launch page says what the set can show beside this baseline."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.models import User
+from tests.pages import page_of
+from tests.training.conftest import Room
+
+pytestmark = pytest.mark.django_db
+
+
+def test_what_the_set_can_show_is_told_before_launch(room: Room, sign_in: Callable[[User], Client]) -> None:
+    page = sign_in(room.cast.trainer).get(reverse("training:launch", args=["acme"]), {"task_set": str(room.task_set)})
+    text = page_of(page)
+    assert "What this set can show" in text
+    assert "2 attempts at each task, 50 % success" in text
+    assert f"(as in {room.baseline} of {room.base})" in text
