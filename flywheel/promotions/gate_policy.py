@@ -7,6 +7,10 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.gate_power import objection
+from flywheel.edge.refusals import Refused
+from flywheel.environments.models import TaskSet
+from flywheel.environments.task_sets.set_power import measured_scope
 from flywheel.promotions.models import Policy
 
 
@@ -18,19 +22,45 @@ def current_policy(project: Project, actor: Actor) -> Policy:
 
 @transaction.atomic
 def change_policy(*, project: Project, actor: Actor, rules: dict[str, Any], reason: str) -> Policy:
-    """The next version of the policy, or the present one when nothing changed. Raises ValueError for bad rules."""
+    """The next version of the policy, or the present one when nothing changed. Raises ValueError for bad rules, Refused
+    for a strict policy that the project's task set cannot satisfy."""
     Project.objects.select_for_update().get(pk=project.pk)
     before = current_policy(project, actor)
-    wanted = Rules.from_dict(rules).to_dict()
-    if wanted == before.rules:
+    wanted = Rules.from_dict(rules)
+    if wanted.to_dict() == before.rules:
         return before
-    made = Policy.objects.create(project=project, version=before.version + 1, rules=wanted, created_by=actor.user)
+    refuse_unsatisfiable(project, wanted)
+    made = Policy.objects.create(
+        project=project, version=before.version + 1, rules=wanted.to_dict(), created_by=actor.user
+    )
     actor.record(
         project=project,
         action="promotions.change_policy",
         subject=made,
         reason=reason,
         before=before.rules,
-        after=wanted,
+        after=made.rules,
     )
     return made
+
+
+def refuse_unsatisfiable(project: Project, rules: Rules) -> None:
+    """Raise Refused for a strict policy by which the set that decides here would stop most of what is truly better.
+
+    Without such a set any policy may be saved.
+    """
+    task_set = deciding_set(project) if rules.strict else None
+    measured = measured_scope(task_set) if task_set else None
+    found = objection(rules, measured.scope) if measured else None
+    if found is not None:
+        raise Refused(f"{task_set} cannot satisfy this: {found.words}", field=found.field)
+
+
+def deciding_set(project: Project) -> TaskSet | None:
+    """Return the set by which candidates are judged now: the newest version of the one that the newest candidate was
+    measured by; before the first candidate the set most often meant."""
+    newest = project.candidates.select_related("version_eval__task_set").order_by("-pk").first()
+    sets = TaskSet.objects.filter(project=project)
+    if newest is not None:
+        return sets.filter(name=newest.version_eval.task_set.name).order_by("-version").first()
+    return sets.usual()

@@ -10,9 +10,10 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Membership, Permission
 from flywheel.agents.models import Agent, Version
+from flywheel.core.errors import FieldError
 from flywheel.edge.numbers import number
 from flywheel.edge.paging import page_at
-from flywheel.edge.refusals import refusal_shown
+from flywheel.edge.refusals import refusal_shown, show_at_field
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import sealed_comparison
@@ -161,6 +162,8 @@ def policy(request: PageRequest) -> HttpResponse:
                 rules=form.rules(rules),
                 reason=request.POST.get("reason", ""),
             )
+        except FieldError as error:
+            show_at_field(form, error)
         except ValueError as error:
             form.add_error(None, str(error))
         else:
