@@ -1,10 +1,10 @@
 """Plan what a task set can show by the gate, before anything is run: who passes, and what would do.
 
 A plan, by formulas and no draws. A difference's standard error comes from the components of its spread (Miller 2024,
-arXiv 2411.00640), made larger by sources of unequal size (Kish 1965); power is that of a t-test with as many degrees of
-freedom as equal sources would leave (the normal approximation of its noncentral distribution: Johnson and Welch 1940),
-which the gate's flips of whole sources come close to. Guards are judged as ``gate`` does, each by its share of the
-error, for a candidate that is worse in nothing. Regression suites are not in it.
+arXiv 2411.00640), made larger by sources whose tasks are alike, the more the less equal they are (Kish 1965); power is
+that of a t-test with a degree of freedom less than sources (the normal approximation of its noncentral distribution:
+Johnson and Welch 1940), which the gate's flips of whole sources come close to. Guards are judged as ``gate`` does, each
+by its share of the error, for a candidate that is worse in nothing. Regression suites are not in it.
 
 What is not known yet is assumed, and the plan says what: ``eval_scope.Rates``.
 """
@@ -249,7 +249,7 @@ def _power(over: float, spread: float, part: Part, alpha: float) -> float:
     """The chance that a true difference is shown to exceed a limit from which it lies ``over`` away."""
     if spread <= 0:
         return float(over > 0)
-    df = max(1.0, part.effective - 1)
+    df = max(1.0, part.sources - 1)
     critical = float(special.stdtrit(df, 1 - alpha))
     away = over / math.sqrt(spread / part.tasks)
     return float(special.ndtr((away - critical) / math.sqrt(1 + critical**2 / (2 * df))))
@@ -276,7 +276,7 @@ def _margin_guard(
     if not policy.strict:
         return Guard(name, field, 1.0 if not _can_refuse(part, alpha) else 1 - _power(-allowed, spread, part, alpha))
     differs = _power(allowed, spread, part, alpha) if _can_refuse(part, alpha) else 0.0
-    df = max(1.0, part.effective - 1)
+    df = max(1.0, part.sources - 1)
     critical = float(special.stdtrit(df, 1 - alpha))
     reach = critical + float(special.ndtri(PLANNED)) * math.sqrt(1 + critical**2 / (2 * df))
     needed = min(700.0, reach * math.sqrt(spread / part.tasks))

@@ -23,6 +23,7 @@ from flywheel.core.evidence.gate_power import (
 )
 from flywheel.core.evidence.statistics.eval_scope import Part, Rates, Scope
 from tests.simulate import PLAIN, chances, eval_of
+from tests.simulate import sizes as sizes_of
 
 PLAYED = Rates(success=0.5, icc=0.18, kept=1.0, invalid=0.03, unsafe=0.005, latency=0.3 / math.sqrt(3), cost=None)
 """What `eval_of` draws: both arms succeed at the same tasks, the candidate more often."""
@@ -61,6 +62,20 @@ def test_a_plan_is_what_the_gate_then_does(policy: Policy, tasks: int, gain: flo
     planned = eligible(policy, scope(tasks, sealed=20, rates=PLAYED), true_gain(gain))
     found = played(policy, tasks, gain, runs)
     assert found == pytest.approx(planned, abs=0.05 + 2 * math.sqrt(0.25 / runs))
+
+
+@pytest.mark.parametrize(("design", "tasks", "sources"), [("zipf", 120, 20), ("one:80", 120, 41)])
+def test_it_is_so_also_where_sources_are_of_unequal_size(design: str, tasks: int, sources: int) -> None:
+    runs, spread = 80, 0.08
+    of = sizes_of(design, tasks, sources)
+    passed = 0
+    for seed in range(runs):
+        arms = eval_of(np.random.default_rng([seed, tasks, 97]), of, gain=0.1, spread=spread)
+        passed += decide(Policy(), Evidence(*arms, **PLAIN)).verdict == "eligible"
+    alone = PLAYED.variance(0.1, 4, Part.of([1])).per_task
+    told = replace(PLAYED, shared=spread**2 / (spread**2 + alone))
+    planned = eligible(Policy(), Scope(Part.of(of), 4, Part.of([1] * 20), rates=told), true_gain(0.1))
+    assert passed / runs == pytest.approx(planned, abs=0.05 + 2 * math.sqrt(0.25 / runs))
 
 
 def test_the_sealed_part_confirms_as_often_as_planned() -> None:
