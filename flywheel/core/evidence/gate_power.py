@@ -135,7 +135,7 @@ def objection(policy: Policy, scope: Scope) -> Objection | None:
     field = weak[0].field if weak and weak[0].passes < shown else "strict"
     words = (
         f"only {percent(chance)} of candidates that are {100 * LARGE:.0f} points better, and worse in nothing, would "
-        f"pass by {round(scope.held_out.tasks):,} held-out tasks × {scope.samples}"
+        f"pass by {round(scope.held_out.tasks):,} held-out tasks × {scope.samples[1]}"
     )
     if weak:
         words += f". What stops the others: {', '.join(_advice(policy, guard) for guard in weak)}"
@@ -171,17 +171,17 @@ def tasks_for(scope: Scope, chance: Callable[[Scope], float], wanted: float) -> 
 
 def guards_of(policy: Policy, scope: Scope, gain: float) -> list[Guard]:
     """List the policy's guards that can stop a candidate which is worse in nothing, and how likely each does not."""
-    rates, samples = scope.rates, scope.samples
+    rates, attempts = scope.rates, sum(scope.samples) * scope.held_out.tasks
     found = [_slices(policy, scope, gain)] if scope.slices else []
     if rates.unsafe is not None:
         found += _side_effects(policy, scope, rates.unsafe)
     if rates.invalid is not None and policy.invalid_margin is not None:
-        none = (1 - rates.invalid) ** (2 * samples * scope.held_out.tasks)
-        spread = 2 * rates.invalid * (1 - rates.invalid) / samples
+        none = (1 - rates.invalid) ** attempts
+        spread = _of_both(scope, rates.invalid * (1 - rates.invalid))
         found.append(_margin_guard(policy, scope, "invalid outputs", "invalid_margin", spread, none=none))
     for name, spread_of_logs in (("cost", rates.cost), ("latency", rates.latency)):
         if spread_of_logs is not None and getattr(policy, f"{name}_margin") is not None:
-            spread = 2 * math.expm1(min(spread_of_logs, 20.0) ** 2) / samples
+            spread = _of_both(scope, math.expm1(min(spread_of_logs, 20.0) ** 2))
             found.append(_margin_guard(policy, scope, name, f"{name}_margin", spread, is_ratio=True))
     return found
 
@@ -284,42 +284,49 @@ def _margin_guard(
     return Guard(name, field, none * float(margin > 0) + (1 - none) * differs, planned)
 
 
+def _of_both(scope: Scope, variance: float) -> float:
+    """A task's variance of the difference, of this variance of an attempt in either arm."""
+    return sum(variance / samples for samples in scope.samples)
+
+
 def _side_effects(policy: Policy, scope: Scope, rate: float) -> list[Guard]:
     name, part, tasks = "side effects", scope.held_out, scope.held_out.tasks
-    attempts = round(tasks * scope.samples)
-    none = (1 - rate) ** (2 * attempts)
-    by_margin = _margin_guard(policy, scope, name, "unsafe_margin", 2 * rate * (1 - rate) / scope.samples, none=none)
+    before, after = (round(tasks * samples) for samples in scope.samples)
+    none = (1 - rate) ** (before + after)
+    by_margin = _margin_guard(policy, scope, name, "unsafe_margin", _of_both(scope, rate * (1 - rate)), none=none)
     found = [by_margin]
     if not policy.unsafe_margin:
         alpha = policy.alpha * SHARES[name]
-        passes = 1 - _false_alarm(rate, attempts, alpha)
+        passes = 1 - _false_alarm(rate, before, after, alpha)
         if policy.strict:
-            passes *= _rise_ruled_out(rate, attempts, alpha)
+            passes *= _rise_ruled_out(rate, before, after, alpha)
         found = [Guard(name, "unsafe_margin", passes, by_margin.margin)]
     if policy.unsafe_rate_max is not None:
         sources = max(1, math.floor(part.sources))
-        touched = 1 - (1 - rate) ** (scope.samples * tasks / part.sources)
+        touched = 1 - (1 - rate) ** (scope.samples[1] * tasks / part.sources)
         limit, level = policy.unsafe_rate_max, 1 - policy.alpha
         passes = _at_most(sources, touched, lambda events: proportion_upper(events, sources, level=level) <= limit)
         found.append(Guard("rate of side effects", "unsafe_rate_max", passes))
     return found
 
 
-def _false_alarm(rate: float, attempts: int, alpha: float) -> float:
-    """Return how likely Fisher's test calls the same rate higher: of all bad attempts, so many are after by a coin."""
-    expected = 2 * attempts * rate
+def _false_alarm(rate: float, before: int, after: int, alpha: float) -> float:
+    """Return how likely Fisher's test calls the same rate higher: of all bad attempts, so many are after by a coin that
+    weighs as the arms do."""
+    both, share = before + after, after / (before + after)
+    expected = both * rate
     if expected > MANY:
         return alpha
     bad = np.arange(1, math.ceil(expected + 10 * math.sqrt(expected) + 10))
-    after = bad[:, None]
-    tails = np.where(after <= bad, special.bdtrc(np.minimum(after, bad) - 1.0, bad, 0.5), 0.0)
-    likely = special.bdtr(bad, 2 * attempts, rate) - special.bdtr(bad - 1.0, 2 * attempts, rate)
+    late = bad[:, None]
+    tails = np.where(late <= bad, special.bdtrc(np.minimum(late, bad) - 1.0, bad, share), 0.0)
+    likely = special.bdtr(bad, both, rate) - special.bdtr(bad - 1.0, both, rate)
     return float(np.clip(np.where(tails <= alpha, tails, 0.0).max(axis=0) @ likely, 0.0, alpha))
 
 
-def _rise_ruled_out(rate: float, attempts: int, alpha: float) -> float:
-    """Return how likely so many attempts in each arm, few enough of them bad, would have caught ``RISE``."""
-    return _at_most(attempts, rate, lambda bad: rise_caught(max(bad, 1) / attempts, attempts, attempts, alpha) <= RISE)
+def _rise_ruled_out(rate: float, before: int, after: int, alpha: float) -> float:
+    """Return how likely so many attempts of each arm, few enough of the baseline's bad, would have caught ``RISE``."""
+    return _at_most(before, rate, lambda bad: rise_caught(max(bad, 1) / before, before, after, alpha) <= RISE)
 
 
 def _at_most(tries: int, rate: float, holds: Callable[[int], bool]) -> float:

@@ -12,14 +12,12 @@ from django.db.models import Case, Count, IntegerField, Value, When
 from flywheel.core.evidence.gate import Policy
 from flywheel.core.evidence.gate_power import Power, power_of
 from flywheel.core.evidence.statistics.eval_metrics import Row
-from flywheel.core.evidence.statistics.eval_scope import Part, Rates, Scope, rates_of
+from flywheel.core.evidence.statistics.eval_scope import BASELINE_SAMPLES, SAMPLES, Part, Rates, Scope, rates_of
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.environments import ledger
 from flywheel.environments.models import MEASURED, Split, TaskSet
 
-SAMPLES = 4
-"""Attempts at each task that are planned where nothing was evaluated yet; the form of an eval offers as many."""
 GUARDS = "guards a success"
 """The slice of tasks that were made of successes, as evals name it."""
 _MEASURED = ("score", "success", "parts", "tokens_in", "tokens_out", "cost_usd", "latency_ms")
@@ -51,9 +49,10 @@ class SetPower:
         known += [f"{percent(rates.invalid, 1)} invalid outputs"] if rates.invalid is not None else []
         known += [f"{percent(rates.unsafe, 1)} side effects"] if rates.unsafe is not None else []
         source = f"as in {self.measured.source}" if self.measured.source else "assumed, as nothing was evaluated yet"
+        arms = "{1} attempts of the candidate at each task and {0} of the baseline".format(*scope.samples)
         return (
-            f"A plan by {self.policy}: {scope.samples} attempts at each task, {', '.join(known)} ({source}), the two "
-            f"versions' chances correlated by {rates.kept:g} from task to task, nothing worse, no regression suites."
+            f"A plan by {self.policy}: {arms}, {', '.join(known)} ({source}), the two versions' chances correlated by "
+            f"{rates.kept:g} from task to task, nothing worse, no regression suites."
         )
 
 
@@ -82,7 +81,7 @@ def measured_scope(task_set: TaskSet, version: int | None = None) -> Measured | 
     rates, samples, source = _baseline(task_set, version)
     scope = Scope(
         held_out=Part.of(parts[Split.HELD_OUT].values()),
-        samples=samples,
+        samples=(samples, SAMPLES),
         sealed=Part.of(parts[Split.SEALED].values()),
         slices={name: Part.of(sizes.values()) for name, sizes in sorted(slices.items())},
         rates=rates,
@@ -92,14 +91,14 @@ def measured_scope(task_set: TaskSet, version: int | None = None) -> Measured | 
 
 
 def _baseline(task_set: TaskSet, version: int | None) -> tuple[Rates, int, str]:
-    """Return rates, samples and name of the eval that tells most of the version."""
+    """Return rates, samples and name of the eval that tells most of the version; planning defaults without one."""
     agent = task_set.environment_version.environment.agent
     meant = version or (agent.live_id if agent else None)
     runs = task_set.eval_runs.filter(split=Split.HELD_OUT, state=State.SUCCEEDED).select_related("version__agent")
     is_meant = Case(When(version=meant, then=Value(0)), default=Value(1), output_field=IntegerField())
     run = runs.order_by(is_meant, "-pk").first()
     if run is None:
-        return Rates(), SAMPLES, ""
+        return Rates(), BASELINE_SAMPLES, ""
     found = run.results.order_by("task", "sample").values_list("task", "task__cluster", "sample", *_MEASURED)
     rows = [Row(str(task), cluster, sample, *told) for task, cluster, sample, *told in found]
     return rates_of(rows), run.samples, f"{run} of {run.version}"

@@ -10,6 +10,7 @@ from ninja import Field, Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.core.evidence.statistics.eval_scope import BASELINE_SAMPLES, SAMPLES
 from flywheel.edge.answers import JobOut, ListQuery, Ref, TraceId, page_of, paginate
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body, RefIn
@@ -45,7 +46,7 @@ class EvalIn(Body):
     split: str = Split.HELD_OUT.value
     samples: int | None = Field(
         None,
-        description=f"attempts at each task; {submission.SAMPLES}, or {submission.KEPT_SAMPLES} of a live version on "
+        description=f"attempts at each task; {SAMPLES}, or {BASELINE_SAMPLES} of a live version on "
         "held-out tasks: the baseline is asked once and compared with every candidate",
     )
     seed: int = 1

@@ -12,11 +12,12 @@ from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.version_content import MAX_TOKENS
+from flywheel.core.evidence.statistics.eval_scope import SAMPLES
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import Engine
 from flywheel.evals.runs.run_budget import MOST, UNITS
-from flywheel.evals.runs.submission import MAX_SAMPLES, MAX_SEED, SAMPLES, RunSettings, usual_samples
+from flywheel.evals.runs.submission import MAX_SAMPLES, MAX_SEED, RunSettings, usual_samples
 
 
 class BudgetForm(forms.Form):

@@ -13,6 +13,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.agents.version_content import DEFAULT_SAMPLING, check_sampling
 from flywheel.core import verifiers
+from flywheel.core.evidence.statistics.eval_scope import BASELINE_SAMPLES, SAMPLES
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused, at_field
 from flywheel.environments.models import MEASURED, Split, Task, TaskSet
@@ -23,9 +24,6 @@ from flywheel.evals.serving import loaded_adapters
 from flywheel.system import env
 
 MAX_SAMPLES = 64
-SAMPLES, KEPT_SAMPLES = 4, 16
-"""Attempts at each task, unless somebody says otherwise: of most versions, and of a baseline, which is asked once and
-compared with every candidate. 16 beside 4 add 5/8 of the variance to each gain that 4 beside 4 do."""
 MAX_SEED = 2**31 - 1
 
 
@@ -56,7 +54,7 @@ def usual_samples(version: Version, split: str) -> int:
     """Return how often a version is asked each task where nobody says it: a live one more often on held-out tasks,
     unless its answers are always the same."""
     is_baseline = version.agent.live_id == version.pk and split == Split.HELD_OUT
-    return KEPT_SAMPLES if is_baseline and sampling_of(version)["temperature"] > 0 else SAMPLES
+    return BASELINE_SAMPLES if is_baseline and sampling_of(version)["temperature"] > 0 else SAMPLES
 
 
 def submit(

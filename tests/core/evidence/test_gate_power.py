@@ -30,16 +30,16 @@ PLAYED = Rates(success=0.5, icc=0.18, kept=1.0, invalid=0.03, unsafe=0.005, late
 HARM: dict[str, Any] = {"invalid": (0.03, 0.03), "unsafe": (0.005, 0.005), "latency": 0.3}
 
 
-def scope(tasks: int, sealed: int = 0, **more: Any) -> Scope:
-    return Scope(Part.of([1] * tasks), 4, Part.of([1] * sealed), **more)
+def scope(tasks: int, sealed: int = 0, samples: tuple[int, int] = (4, 4), **more: Any) -> Scope:
+    return Scope(Part.of([1] * tasks), samples, Part.of([1] * sealed), **more)
 
 
-def played(policy: Policy, tasks: int, gain: float, runs: int) -> float:
+def played(policy: Policy, tasks: int, gain: float, samples: tuple[int, int], runs: int) -> float:
     """The share of candidates that are eligible, of so many that are truly better."""
-    passed = 0
+    passed, cells = 0, (tasks * samples[0], tasks * samples[1])
     for seed in range(runs):
-        arms = eval_of(np.random.default_rng([seed, tasks, 99]), [1] * tasks, gain=gain, **HARM)
-        passed += decide(policy, Evidence(*arms, **PLAIN)).verdict == "eligible"
+        arms = eval_of(np.random.default_rng([seed, tasks, 99]), [1] * tasks, gain=gain, k=samples, **HARM)
+        passed += decide(policy, Evidence(*arms, **PLAIN, cells=cells)).verdict == "eligible"
     return passed / runs
 
 
@@ -50,17 +50,18 @@ def true_gain(gain: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("policy", "tasks", "gain"),
+    ("policy", "tasks", "gain", "samples"),
     [
-        (Policy(), 60, 0.05),
-        (Policy(), 120, 0.1),
-        (Policy(strict=True, invalid_margin=0.05, latency_margin=0.08), 60, 0.2),
+        (Policy(), 60, 0.05, (4, 4)),
+        (Policy(), 60, 0.05, (16, 4)),
+        (Policy(), 120, 0.1, (4, 4)),
+        (Policy(strict=True, invalid_margin=0.05, latency_margin=0.08), 60, 0.2, (4, 4)),
     ],
 )
-def test_a_plan_is_what_the_gate_then_does(policy: Policy, tasks: int, gain: float) -> None:
+def test_a_plan_is_what_the_gate_then_does(policy: Policy, tasks: int, gain: float, samples: tuple[int, int]) -> None:
     runs = 100
-    planned = eligible(policy, scope(tasks, sealed=20, rates=PLAYED), true_gain(gain))
-    found = played(policy, tasks, gain, runs)
+    planned = eligible(policy, scope(tasks, sealed=20, samples=samples, rates=PLAYED), true_gain(gain))
+    found = played(policy, tasks, gain, samples, runs)
     assert found == pytest.approx(planned, abs=0.05 + 2 * math.sqrt(0.25 / runs))
 
 
@@ -72,9 +73,9 @@ def test_it_is_so_also_where_sources_are_of_unequal_size(design: str, tasks: int
     for seed in range(runs):
         arms = eval_of(np.random.default_rng([seed, tasks, 97]), of, gain=0.1, spread=spread)
         passed += decide(Policy(), Evidence(*arms, **PLAIN)).verdict == "eligible"
-    alone = PLAYED.variance(0.1, 4, Part.of([1])).per_task
+    alone = PLAYED.variance(0.1, (4, 4), Part.of([1])).per_task
     told = replace(PLAYED, shared=spread**2 / (spread**2 + alone))
-    planned = eligible(Policy(), Scope(Part.of(of), 4, Part.of([1] * 20), rates=told), true_gain(0.1))
+    planned = eligible(Policy(), Scope(Part.of(of), (4, 4), Part.of([1] * 20), rates=told), true_gain(0.1))
     assert passed / runs == pytest.approx(planned, abs=0.05 + 2 * math.sqrt(0.25 / runs))
 
 
@@ -117,10 +118,20 @@ parts = st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(1, 9), min_
 
 @settings(max_examples=40, deadline=None)
 @given(
-    held_out=sizes, sealed=sizes | st.just([]), slices=parts, told=rates, policy=policies, samples=st.integers(1, 16)
+    held_out=sizes,
+    sealed=sizes | st.just([]),
+    slices=parts,
+    told=rates,
+    policy=policies,
+    samples=st.tuples(st.integers(1, 16), st.integers(1, 16)),
 )
 def test_chances_are_chances_whatever_is_planned_for(
-    held_out: list[int], sealed: list[int], slices: dict[str, Part], told: Rates, policy: Policy, samples: int
+    held_out: list[int],
+    sealed: list[int],
+    slices: dict[str, Part],
+    told: Rates,
+    policy: Policy,
+    samples: tuple[int, int],
 ) -> None:
     one = Scope(Part.of(held_out), samples, Part.of(sealed), slices, told)
     found = power_of(policy, one)

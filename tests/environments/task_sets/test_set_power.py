@@ -11,7 +11,7 @@ from flywheel.accounts.models import User
 from flywheel.agents.models import Version
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
-from flywheel.environments.task_sets.set_power import SAMPLES, measured_scope, set_power
+from flywheel.environments.task_sets.set_power import measured_scope, set_power
 from flywheel.evals.models import EvalRun
 from flywheel.promotions.models import Policy
 from tests.conftest import Build, Cast
@@ -24,9 +24,10 @@ def test_a_set_that_nobody_evaluated_is_planned_for_with_declared_defaults(build
     found = set_power(build.task_set(train=2, held_out=12))
     assert found is not None
     scope = found.measured.scope
-    assert (scope.held_out.tasks, scope.sealed.tasks, scope.samples) == (12, 0, SAMPLES)
+    assert (scope.held_out.tasks, scope.sealed.tasks, scope.samples) == (12, 0, (16, 4))
     assert "assumed, as nothing was evaluated yet" in found.assumed
-    assert "by the default policy: 4 attempts at each task, 50 % success, 3.0 % invalid outputs" in found.assumed
+    arms = "4 attempts of the candidate at each task and 16 of the baseline"
+    assert f"by the default policy: {arms}, 50 % success, 3.0 % invalid outputs" in found.assumed
 
 
 def test_a_set_without_held_out_tasks_shows_nothing(build: Build) -> None:
@@ -67,7 +68,7 @@ def test_the_rates_are_read_off_the_eval_of_the_version_that_is_meant(
     assert newest is not None
     assert of_first is not None
     assert (newest.scope.rates.success, of_first.scope.rates.success) == (0.75, 0.25)
-    assert (newest.scope.rates.invalid, newest.scope.rates.unsafe, newest.scope.samples) == (0.0, None, 2)
+    assert (newest.scope.rates.invalid, newest.scope.rates.unsafe, newest.scope.samples) == (0.0, None, (2, 4))
     assert newest.source.endswith(f"of {second}")
     with django_assert_max_num_queries(4):
         set_power(task_set)

@@ -88,9 +88,7 @@ METRICS: dict[str, Metric] = {
     "executed": Metric(
         "Executed", "rate", True, "Attempts whose call ran in the environment without an error.", _part("executes")
     ),
-    "unsafe": Metric(
-        "Side effects", "rate", False, "Attempts that did harm which nobody asked for.", _part("unsafe")
-    ),
+    "unsafe": Metric("Side effects", "rate", False, "Attempts that did harm which nobody asked for.", _part("unsafe")),
     "tokens": Metric("Tokens", "tokens", False, "Prompt and completion tokens per attempt.", _tokens),
     "cost_usd": Metric("Cost", "usd", False, "Dollars per attempt.", lambda row: row.cost_usd),
     "latency_p50_ms": Metric("Latency, median", "ms", False, "Half of all attempts were faster.", _latency, 0.50),

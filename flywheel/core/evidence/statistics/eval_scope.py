@@ -11,6 +11,9 @@ import numpy as np
 from flywheel.core.evidence.statistics.eval_metrics import METRICS, Row, Value, clusters_of, task_means, task_samples
 from flywheel.core.evidence.statistics.power import Variance, variance_components
 
+SAMPLES, BASELINE_SAMPLES = 4, 16
+"""Attempts at each task unless somebody says otherwise: of most versions, and of a baseline, which is asked once and
+compared with every candidate. 16 beside 4 add 5/8 of the variance to each gain that 4 beside 4 do."""
 KEPT: Final = 0.5
 """Correlation of the two arms' chances, task by task. Question scores of related models correlate at 0.3 to 0.7 (Miller
 2024); 0 would be two strangers, 1 the same agent made better everywhere alike."""
@@ -69,15 +72,16 @@ class Rates:
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be 0 or more, not {value!r}.")
 
-    def variance(self, gain: float, samples: float, part: Part) -> Variance:
-        """Components of the spread of the difference, for a candidate that is truly better by so much."""
+    def variance(self, gain: float, samples: tuple[int, int], part: Part) -> Variance:
+        """Components of the spread of the difference, for a candidate that is truly better by so much; ``samples`` are
+        the attempts of the baseline and of the candidate at each task."""
         rates = self.success, min(1.0, self.success + gain)
         spreads = [rate * (1 - rate) for rate in rates]
         between = [spread * self.icc for spread in spreads]
         omega2 = max(0.0, sum(between) - 2 * self.kept * math.sqrt(between[0] * between[1]))
         within = [spread * (1 - self.icc) for spread in spreads]
         per_source = part.tasks / part.effective
-        return Variance(omega2, within[0], within[1], samples, samples, 1 + (per_source - 1) * self.shared)
+        return Variance(omega2, within[0], within[1], *samples, 1 + (per_source - 1) * self.shared)
 
 
 def rates_of(rows: Sequence[Row]) -> Rates:
@@ -128,7 +132,8 @@ class Scope:
     """The reach of an eval: tasks by their sources, attempts, and what is known of the baseline."""
 
     held_out: Part
-    samples: int
+    samples: tuple[int, int]
+    """Attempts of the baseline and of the candidate at each task."""
     sealed: Part = Part(0, 0, 0)
     """Without tasks where the set has no sealed part."""
     slices: Mapping[str, Part] = field(default_factory=dict)
@@ -138,8 +143,8 @@ class Scope:
     """Which opening of the sealed part this is, or without one which verdict on these held-out tasks."""
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError(f"{self.samples} samples a task can show nothing.")
+        if min(self.samples) < 1:
+            raise ValueError(f"{min(self.samples)} samples a task can show nothing.")
         if self.held_out.tasks < 1:
             raise ValueError("Without held-out tasks nothing can be shown.")
 

@@ -49,9 +49,9 @@ def test_what_is_nonsense_is_refused() -> None:
     with pytest.raises(ValueError, match="one task at least"):
         Part.of([1, 0])
     with pytest.raises(ValueError, match="0 samples"):
-        Scope(Part.of([1]), 0)
+        Scope(Part.of([1]), (4, 0))
     with pytest.raises(ValueError, match="Without held-out tasks"):
-        Scope(Part.of([]), 4)
+        Scope(Part.of([]), (4, 4))
     for name in ("success", "icc", "kept", "invalid", "unsafe"):
         with pytest.raises(ValueError, match=f"{name} must be from 0 to 1"):
             Rates(**{name: 1.5})
