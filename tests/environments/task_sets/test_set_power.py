@@ -11,6 +11,7 @@ from flywheel.accounts.models import User
 from flywheel.agents.models import Version
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.task_sets import set_power as module
 from flywheel.environments.task_sets.set_power import measured_scope, set_power
 from flywheel.evals.models import EvalRun
 from flywheel.promotions.models import Policy
@@ -42,6 +43,7 @@ def evaluated(build: Build, version: Version, task_set: TaskSet, passing: int) -
         version=version,
         task_set=task_set,
         samples=2,
+        total=2 * task_set.members.filter(split=Split.HELD_OUT).count(),
         state=State.SUCCEEDED,
         verifier_digest=task_set.environment_version.verifier_digest,
     )
@@ -72,6 +74,15 @@ def test_the_rates_are_read_off_the_eval_of_the_version_that_is_meant(
     assert newest.source.endswith(f"of {second}")
     with django_assert_max_num_queries(4):
         set_power(task_set)
+
+
+def test_of_a_large_eval_some_tasks_are_read(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_set = build.task_set(train=2, held_out=12)
+    evaluated(build, build.version(), task_set, passing=6)
+    monkeypatch.setattr(module, "MOST_READ", 4)
+    drawn = {round(measured.scope.rates.success * 4, 9) for _ in range(2) if (measured := measured_scope(task_set))}
+    assert len(drawn) == 1, "the same ones each time"
+    assert drawn <= {0.0, 1.0, 2.0, 3.0, 4.0}
 
 
 def test_the_page_and_the_api_tell_it_by_the_policy_of_the_project(
