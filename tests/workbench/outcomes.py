@@ -75,20 +75,26 @@ def runs() -> Iterator[Run]:
             [parsed] = parse_jsonl([line], "atif")
             assert parsed.trace
             assert row["steps"][0]["message"] == task.prompt
-            executed, expected = carried_out(before, row["extra"]["executed_calls"]), by_target(before, task)
-            error = row["extra"]["error"]
-            right = plain(executed) == plain(expected)
+            error, executed = row["extra"]["error"], row["extra"]["executed_calls"]
+            correct, side_effects = judged(before, task, executed, error)
             yield Run(
                 file=file,
                 id=row["trajectory_id"],
                 template=task.slice,
                 error=error,
                 verdict=judge_recorded(env, task, parsed.trace),
-                correct=right and not error,
-                side_effects=executed != before and not right,
-                is_unread=bool(row["extra"]["executed_calls"]) and not any(s.get("tool_calls") for s in row["steps"]),
-                is_unreadable=any("\n" in call for call in row["extra"]["executed_calls"]),
+                correct=correct,
+                side_effects=side_effects,
+                is_unread=bool(executed) and not any(s.get("tool_calls") for s in row["steps"]),
+                is_unreadable=any("\n" in call for call in executed),
             )
+
+
+def judged(before: Tables, task: Task, calls: list[str], error: str) -> tuple[bool, bool]:
+    """Say by WorkBench's rules whether a run that executed these calls is right, and whether it has side effects."""
+    after = carried_out(before, calls)
+    right = plain(after) == plain(by_target(before, task))
+    return right and not error, after != before and not right
 
 
 def tasks(domain: str) -> list[Task]:

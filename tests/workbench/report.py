@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Proposal, detect
+from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Context, Proposal, detect
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.core.evidence.statistics.reviewer_agreement import cohen_kappa
 from flywheel.core.traces import Trace
@@ -27,6 +27,7 @@ RUNS = HERE.parents[2] / "shared/data/workbench"
 PAGE = HERE.parents[1] / "docs/design/detectors.md"
 BEGIN, END = "<!-- tables: python -m tests.workbench.report -->", "<!-- end of tables -->"
 HALVES = ("tune", "report")
+OFF = [name for name, detector in DETECTORS.items() if not detector.is_on]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,8 @@ def runs() -> dict[str, tuple[str, str, Trace]]:
 
 @cache
 def everything() -> dict[str, list[Proposal]]:
-    """What is proposed for each run."""
-    return {run: detect(trace) for run, (_, _, trace) in runs().items()}
+    """What is proposed for each run, by the detectors that are on by default."""
+    return {run: detect(trace, Context(without=OFF)) for run, (_, _, trace) in runs().items()}
 
 
 @cache
@@ -184,7 +185,7 @@ def _overall(rows: list[Read]) -> str:
         ("First proposal names a possible bucket", share(first, [row.first in row.label.possible for row in first])),
         ("A proposal points at the failing step", share(first, [at_its_step(row, row.proposals) for row in first])),
     ]
-    return _table(("", "share"), ((name, shown(estimate)) for name, estimate in said))
+    return table(("", "share"), ((name, shown(estimate)) for name, estimate in said))
 
 
 def _fail(rows: list[Read]) -> list[Read]:
@@ -201,7 +202,7 @@ def _by_detector(rows: list[Read]) -> str:
     )
     files = sorted({file for file, _, _ in runs().values()})
     said, silent = [], []
-    for name, bucket in ((detector.name, detector.bucket) for detector in DETECTORS.values()):
+    for name, bucket in ((each.name, each.bucket) for each in DETECTORS.values() if each.is_on):
         told, mine = [row for row in rows if row.of(name)], [row for row in rows if row.label.bucket == bucket]
         amounts = [counted[name, file] for file in files]
         if not sum(amounts):
@@ -227,7 +228,8 @@ def _by_detector(rows: list[Read]) -> str:
         "at its step",
         "recall of its bucket",
     )
-    return f"{_table(head, said)}\n\nProposes nothing here: {', '.join(silent)}."
+    off = ", ".join(f"`{name}`" for name in OFF)
+    return f"{table(head, said)}\n\nProposes nothing here: {', '.join(silent)}. Off by default: {off}."
 
 
 def _by_bucket(rows: list[Read]) -> str:
@@ -241,7 +243,7 @@ def _by_bucket(rows: list[Read]) -> str:
                 share(mine, [bool(row.proposals) for row in mine]),
             )
             said.append((f"`{bucket}`", *map(shown, shares)))
-    return _table(("main bucket", "share of runs", "proposed (recall)", "anything proposed"), said)
+    return table(("main bucket", "share of runs", "proposed (recall)", "anything proposed"), said)
 
 
 def _confusion(rows: list[Read]) -> str:
@@ -251,7 +253,7 @@ def _confusion(rows: list[Read]) -> str:
         mine = Counter(row.first for row in rows if row.label.bucket == bucket)
         if mine:
             lines.append((f"`{bucket}`" if bucket else "passes", *(str(mine[column] or "·") for column in columns)))
-    return _table(("main bucket", *(f"`{column}`" if column else "nothing" for column in columns)), lines)
+    return table(("main bucket", *(f"`{column}`" if column else "nothing" for column in columns)), lines)
 
 
 def _scores(rows: list[Read]) -> str:
@@ -261,7 +263,7 @@ def _scores(rows: list[Read]) -> str:
         main = share([row for row, _ in told], [row.label.bucket in buckets for row, buckets in told])
         some = share([row for row, _ in told], [bool(buckets & row.label.possible) for row, buckets in told])
         said.append((name, shown(main), shown(some)))
-    return _table(("score", "main bucket", "possible bucket"), said)
+    return table(("score", "main bucket", "possible bucket"), said)
 
 
 def _halves(rows: list[Read]) -> str:
@@ -279,7 +281,7 @@ def _halves(rows: list[Read]) -> str:
         )
         said.append((half, *map(shown, shares)))
     head = ("half", "recall", "precision", "false alarms", "first is the main bucket", "first is a possible bucket")
-    return _table(head, said)
+    return table(head, said)
 
 
 def shown(estimate: Estimate) -> str:
@@ -290,7 +292,7 @@ def shown(estimate: Estimate) -> str:
     return f"{100 * estimate.mean:.0f} % [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}] (n {estimate.n})"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = (head, ("---",) * len(head), *rows)
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

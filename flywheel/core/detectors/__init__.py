@@ -4,14 +4,15 @@ No model is asked; the same trace always gives the same proposals. A reviewer re
 nothing where a careful person could disagree: precision over recall. A score is how often we expect a reviewer to
 agree, and puts proposals in order: the cause before its consequence, harm before waste, waste before the end it led to.
 
-What they propose on 280 recorded runs of two real agents, against labels made by reading, stands in
-`docs/design/detectors.md`.
+What they propose on 280 recorded runs of two real agents, against labels made by reading, and on 1,400 runs of agents
+that they were not made by looking at, stands in `docs/design/detectors.md`. Those that did not hold there are off by
+default.
 
 Evidence quotes what agents wrote. It is hostile: `said` cuts it and takes out what could deceive a reader, and pages
 escape it like all other text.
 """
 
-from flywheel.core.detectors import call_detectors, run_detectors
+from flywheel.core.detectors import call_detectors, object_detectors, run_detectors
 from flywheel.core.detectors.scene import AT_MOST, Context, Detector, Found, Proposal, Scene
 from flywheel.core.traces import Trace
 from flywheel.core.traces.episodes import read
@@ -90,6 +91,32 @@ DETECTORS: dict[str, Detector] = {
             call_detectors.contradicted_value,
             about="An argument with a fixed choice of values where the user had named one of them and the agent chose "
             "another.",
+        ),
+        Detector(
+            "wrong_object",
+            "Another thing than the one that was meant",
+            "wrong_arguments",
+            object_detectors.wrong_object,
+            about="A change of a thing that is real and not the one meant: what the agent had been shown fits the "
+            "request less than another one shown, lies on another day, is past where what comes next was meant, is not "
+            "the first or last, or is one of several where one was meant.",
+        ),
+        Detector(
+            "nothing_done",
+            "Found, and nothing done",
+            "incomplete_execution",
+            object_detectors.nothing_done,
+            about="The agent was shown a thing that the request means (the one on that day, the next one, what lies "
+            "ahead), tried to change nothing, and closed with words that ask nothing.",
+        ),
+        Detector(
+            "blind_search",
+            "A search for something made up",
+            "retrieval_failure",
+            run_detectors.blind_search,
+            about="All searches brought nothing, one of them looked for an id or address that occurs nowhere, and the "
+            "agent closed without changing anything. It may be right by luck, where there is nothing to find.",
+            is_on=False,
         ),
         Detector(
             "other_tool",

@@ -1,9 +1,11 @@
 """Faults of a single call: broken format, invented tools, bad arguments, unsafe actions."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
+from flywheel.core.detectors import request_words
 from flywheel.core.detectors.scene import (
     CUT,
     LONG,
@@ -13,18 +15,21 @@ from flywheel.core.detectors.scene import (
     called,
     find,
     folded,
+    is_put_right,
     made_up,
     plain_name,
     quoted,
 )
 from flywheel.core.traces import tooling
-from flywheel.core.traces.episodes import Turn
+from flywheel.core.traces.episodes import Call, Turn
 
 _TRIES = re.compile(
     r"(^|\n)\s*action\s*:\s*(```\w*\s*)?(\[\s*)?\{|<tool_call>|<function="
     r'|(^\s*|```\w*\s*)\[?\{\s*"(tool|tool_name|action|function|name)"\s*:\s*["{]',
     re.IGNORECASE,
 )
+_ANSWER = re.compile(r'"(action|name|tool)"\s*:\s*"final[ _]?answer"', re.IGNORECASE)
+"""An answer in a framework's own form, which looks like a call."""
 _DUMP = re.compile(r"^\s*\{'\w+': .{0,5000}'intermediate_steps'", re.DOTALL)
 _UNPARSED = re.compile(r"\bpars(e|er|ing) error|could not (be )?parsed?\b|OutputParser", re.IGNORECASE)
 _OBJECT = re.compile(r"\s*\[?\s*\{")
@@ -57,7 +62,7 @@ def _unread(scene: Scene, turn: Turn) -> Iterator[Found]:
     is_object, must_call = _OBJECT.match(text), scene.context.policy.get("must_call") is True
     problem = tooling.parse_call(scene.episode.messages[turn.at]).problem if is_object or must_call else ""
     # Prose holds none of the marks by which the slow pattern finds a call.
-    tries = ("{" in text or "<" in text) and _TRIES.search(text)
+    tries = ("{" in text or "<" in text) and _TRIES.search(text) and not _ANSWER.search(text)
     if is_dump(text):
         yield turn.step, 0.6, f"The answer is a dump of the agent framework's own data, not an answer: {quoted(text)}."
     elif is_object and problem.startswith("not valid JSON") and (scene.context.tools or tries):
@@ -106,7 +111,10 @@ def schema(scene: Scene) -> Iterator[Found]:
 
 def invented_value(scene: Scene) -> Iterator[Found]:
     for call in scene.once:
-        for name, value, score in made_up(scene, call):
+        invented = list(made_up(scene, call))
+        if not invented or is_put_right(scene, call):
+            continue
+        for name, value, score in invented:
             nowhere = "nowhere in what it was told" + (", nor in the state" if scene.context.state else "")
             yield (
                 call.step,
@@ -161,6 +169,7 @@ def other_arguments(scene: Scene) -> Iterator[Found]:
 
 def unsafe(scene: Scene) -> Iterator[Found]:
     denied = {plain_name(name) for name in _strings(scene.context.policy.get("deny"))}
+    known: frozenset[str] | None = None
     for call in scene.once:
         if denied and plain_name(call.name) in denied:
             yield call.step, 0.97, f"It called {called(call)}, which policy forbids, with {quoted(call.arguments)}."
@@ -168,26 +177,31 @@ def unsafe(scene: Scene) -> Iterator[Found]:
         tool = find(scene, call)
         if tool is None or not tool.get("x-unsafe") or scene.trace.outcome == "success":
             continue
-        asked = [message.content for message in scene.episode.messages[: call.at] if message.role == "user"]
-        if not _asked_for(tool, scene.context.tools, asked):
-            request = quoted(asked[-1]) if asked else "nothing"
-            yield call.step, 0.85, f"It called {called(call)}, which is marked unsafe; the user had asked {request}."
+        if known is None:
+            harmless = [each for each in scene.context.tools if not each.get("x-unsafe")]
+            known = request_words.stems(" ".join(f"{each['name']} {each.get('description', '')}" for each in harmless))
+        asked = _words_of_user(scene, call)
+        if request_words.asks_for(asked, str(tool["name"]), str(tool.get("description", "")), known) is False:
+            said = quoted(asked[-1])
+            yield call.step, 0.85, f"It called {called(call)}, which is marked unsafe; the user had asked {said}."
 
 
 def _strings(value: Any) -> list[str]:
     return [name for name in value if isinstance(name, str)] if isinstance(value, list | tuple) else []
 
 
-def _asked_for(tool: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], asked: Sequence[str]) -> bool:
-    """Does the user use a word that tells this tool from the others (“everybody”, “delete”)?"""
-    others = set().union(*(_stems(other) for other in tools if other.get("name") != tool.get("name")))
-    telling = _stems(tool) - others
-    return any(_word_stems(text) & telling for text in asked)
+def _words_of_user(scene: Scene, call: Call) -> list[str]:
+    """List what the user had said by then, after what the agent had offered where the user said yes to it."""
+    before = scene.episode.messages[: call.at]
+    said = [message.content for message in before if message.role == "user"]
+    offered = [
+        offer.content
+        for offer, answer in pairwise(before)
+        if (offer.role, answer.role) == ("assistant", "user") and _YES.match(answer.content)
+    ]
+    return [*offered, *said]
 
 
-def _stems(tool: Mapping[str, Any]) -> set[str]:
-    return _word_stems(f"{tool.get('name', '')} {tool.get('description', '')}"[:LONG])
-
-
-def _word_stems(text: str) -> set[str]:
-    return {word[:5] for word in re.findall(r"[^\W_]{3,}", text.lower())}
+_YES = re.compile(
+    r"\W*(yes|yeah|yep|ok(ay)?|sure|correct|confirm\w*|go ahead|please do|do (it|that|so)|proceed)\b", re.IGNORECASE
+)

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from flywheel.core.detectors import request_words
 from flywheel.core.detectors.scene import (
     CUT,
     FRUITLESS,
@@ -16,6 +17,7 @@ from flywheel.core.detectors.scene import (
     Scene,
     acts,
     called,
+    is_put_right,
     made_up,
     quoted,
 )
@@ -142,32 +144,53 @@ def _may_go_on(scene: Scene) -> bool:
     return len(steps) == 1 and steps[0].kind == "assistant" and not steps[0].parent_id and not scene.trace.outcome
 
 
-def retrieval(scene: Scene) -> Iterator[Found]:
+def _searched_in_vain(scene: Scene) -> tuple[list[Call], str]:
+    """All searches of a run, where all of them brought nothing, and a beginning that says so; else none."""
     searches = [call for call in scene.episode.calls if call.observation and SEARCHES.search(call.name)]
     searches += scene.episode.retrievals
     if not searches or not all(_fruitless(call) for call in searches):
-        return
+        return [], ""
     first = min(searches, key=lambda call: call.at)
-    acted = [call for call in scene.episode.calls if acts(call)]
-    # Making something new is what one does after finding that it is not there.
-    instead = next((call for call in acted if call.at > first.at and not MAKES.search(call.name)), None)
     assert first.observation
     found = quoted(first.observation.text, 60) if first.observation.text.strip() else "nothing"
-    began = f"{'Its only search' if len(searches) == 1 else f'All its {len(searches)} searches'} brought {found}"
+    return (
+        searches,
+        f"{'Its only search' if len(searches) == 1 else f'All its {len(searches)} searches'} brought {found}",
+    )
+
+
+def retrieval(scene: Scene) -> Iterator[Found]:
+    searches, began = _searched_in_vain(scene)
+    if not searches:
+        return
+    first = min(call.at for call in searches)
+    acted = [call for call in scene.episode.calls if acts(call)]
+    # Making something new is what one does after finding that it is not there.
+    instead = next((call for call in acted if call.at > first and not MAKES.search(call.name)), None)
     closing, last = scene.episode.closing, scene.episode.last
+    asked = next((each.content for each in scene.episode.messages if each.role == "user"), "")
     if instead:
         # Who makes a value up after looking was led there by what was not found; who acts before looking was not.
-        led = acted[0].at > first.at and any(made_up(scene, instead))
+        led = acted[0].at > first and any(made_up(scene, instead))
         went_on = f"{began}, and it went on to call {called(instead)} with {quoted(instead.arguments, 80)}."
         yield instead.step, 0.93 if led else 0.8, went_on
     elif last and claims_success(closing):
         yield last.step, 0.85, f"{began}, and it closed with {quoted(closing)}."
-    elif last and closing.strip() and not acted:
-        for search in searches[:REPEATS]:
-            for name, value, _ in made_up(scene, search):
-                asked = f"{quoted(name, 40)} of {called(search)} was {quoted(value, 80)}, which occurs nowhere"
-                yield search.step, 0.82, f"{began}; {asked}. It closed with {quoted(closing)}."
-                return
+    elif last and closing.strip() and not acted and request_words.presumes(asked):
+        closed = f"{began}, and it closed with {quoted(closing)}."
+        yield last.step, 0.8, f"{closed} The user had spoken of one that there is: {quoted(asked)}."
+
+
+def blind_search(scene: Scene) -> Iterator[Found]:
+    searches, began = _searched_in_vain(scene)
+    closing = scene.episode.closing
+    if not closing.strip() or any(acts(call) for call in scene.episode.calls):
+        return
+    for search in searches[:REPEATS]:
+        for name, value, _ in made_up(scene, search) if not is_put_right(scene, search) else ():
+            asked = f"{quoted(name, 40)} of {called(search)} was {quoted(value, 80)}, which occurs nowhere"
+            yield search.step, 0.82, f"{began}; {asked}. It closed with {quoted(closing)}."
+            return
 
 
 def claim_against_record(scene: Scene) -> Iterator[Found]:

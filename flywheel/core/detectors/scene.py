@@ -111,6 +111,8 @@ class Detector:
     run: Callable[[Scene], Iterator[Found]]
     about: str
     """What it looks for, as a reviewer is told."""
+    is_on: bool = True
+    """In a project that says nothing of it: only what held on agents that it was not made by looking at."""
 
 
 def quoted(value: Any, limit: int = 120) -> str:
@@ -150,7 +152,7 @@ def find(scene: Scene, call: Call) -> Mapping[str, Any] | None:
     return scene.tools.get(plain_name(call.name)) if scene.tools else None
 
 
-_ID = re.compile(r"(^|_)ids?$", re.IGNORECASE)
+ID = re.compile(r"(^|_)ids?$", re.IGNORECASE)
 _OWN_ID = re.compile(r"(session|request|trace|span|correlation|idempotency|message_uuid|nonce|client)_?", re.IGNORECASE)
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(\.[\w-]{1,63}){1,4}")
 
@@ -170,7 +172,7 @@ def made_up(scene: Scene, call: Call) -> Iterator[tuple[str, str, float]]:
             continue
         schema = marked.get(name, {})
         is_entity = bool(schema.get("x-entity") or schema.get("x-refers"))
-        is_id = is_entity or (_ID.search(name) and not _OWN_ID.match(name) and not MAKES.search(call.name))
+        is_id = is_entity or (ID.search(name) and not _OWN_ID.match(name) and not MAKES.search(call.name))
         is_address = isinstance(value, str) and "@" in value and _EMAIL.fullmatch(value)
         if (is_id or is_address) and not scene.was_told(str(value), call.at):
             doubted = scene.trace.outcome != "success"
@@ -194,6 +196,14 @@ LOOKS_UP = re.compile(rf"(^|[._\W])({SEARCH_WORDS}|list|get|read|fetch|browse|ch
 def acts(call: Call) -> bool:
     """It went through, and it was not just a look."""
     return call.worked and not LOOKS_UP.search(call.name)
+
+
+def is_put_right(scene: Scene, call: Call) -> bool:
+    """A try or a look after which the agent acted, or called this tool again with success, on nothing made up."""
+    if acts(call):
+        return False
+    later = [each for each in scene.episode.calls[:MANY] if each.at > call.at and each.worked]
+    return any(not any(made_up(scene, each)) for each in later if acts(each) or each.name == call.name)
 
 
 CUT = frozenset({"length", "max_tokens", "MAX_TOKENS", "max_output_tokens"})

@@ -87,7 +87,7 @@ class Measured:
 
     @property
     def is_on(self) -> bool:
-        return self.setting is None or self.setting.is_on
+        return self.setting.is_on if self.setting else self.detector.is_on
 
     @property
     def bucket(self) -> str:

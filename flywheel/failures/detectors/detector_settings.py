@@ -6,7 +6,7 @@ proposed there from now on. All happen in one way: the trajectories that it conc
 reads them next goes by what the project says then.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from django.db import transaction
@@ -69,8 +69,14 @@ def settings(projects: Collection[int]) -> dict[int, dict[str, DetectorSetting]]
 def proposing(project: Project, bucket: str) -> list[Detector]:
     """Those that propose this bucket in the project."""
     said = settings([project.pk]).get(project.pk, {})
-    on = [each for name, each in DETECTORS.items() if name not in said or said[name].is_on]
+    off = switched_off(said)
+    on = [each for name, each in DETECTORS.items() if name not in off]
     return [each for each in on if (said[each.name].proposes if each.name in said else each.bucket) == bucket]
+
+
+def switched_off(said: Mapping[str, DetectorSetting]) -> list[str]:
+    """Return which propose nothing in a project with these settings; without one a detector is as its row says."""
+    return [name for name, each in DETECTORS.items() if not (said[name].is_on if name in said else each.is_on)]
 
 
 def _locked(project: Project, actor: Actor, name: str) -> DetectorSetting:
@@ -80,7 +86,7 @@ def _locked(project: Project, actor: Actor, name: str) -> DetectorSetting:
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     rows = DetectorSetting.objects.select_for_update(of=("self",))
     found = rows.filter(project=project, detector=name).first()
-    return found or DetectorSetting(project=project, detector=name, by=actor.user)
+    return found or DetectorSetting(project=project, detector=name, is_on=DETECTORS[name].is_on, by=actor.user)
 
 
 def _changed(row: DetectorSetting, actor: Actor, action: str, **data: Any) -> None:

@@ -142,7 +142,7 @@ SELECT *, now() FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], 
 
 
 def _read(row: Outline, trace: Trace, said: Mapping[str, DetectorSetting]) -> list[Proposal]:
-    without = [name for name, one in said.items() if not one.is_on]
+    without = detector_settings.switched_off(said)
     context = Context(tools=row.tools, state=row.metadata.get("state"), without=without)
     try:
         proposals = run_detectors(trace, context)

@@ -34,7 +34,7 @@ class Proposal(models.Model):
 
 
 class DetectorSetting(models.Model):
-    """A detector in a project; without a row it is on and proposes its own bucket."""
+    """A detector in a project; without a row it is on if it is by default, and proposes its own bucket."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="detector_settings")
     detector = models.CharField(max_length=64)

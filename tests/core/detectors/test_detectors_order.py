@@ -47,7 +47,7 @@ def test_an_act_on_something_known_leaves_an_empty_search_less_sure() -> None:
 def test_a_search_for_something_made_up_that_finds_nothing_is_a_retrieval_failure() -> None:
     asked = ran("", EMPTY, email_search={"sender": "nia@example.com"})
     found = proposals(asked, agent("There are no emails from Nia."))
-    assert named(found) == ["empty_retrieval", "invented_value"]
+    assert named(found) == ["blind_search", "invented_value"]
     assert "nia@example.com" in found[0].evidence
     # A search for what the user said may well find nothing.
     assert proposals(search(), agent("There is no review.")) == []

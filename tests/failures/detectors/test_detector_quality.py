@@ -1,6 +1,7 @@
 """How right detectors are: the measures against ones counted by hand, their switch, and the pages and calls of both."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -237,6 +238,26 @@ def test_switching_twice_is_switching_once_and_is_in_the_audit_log(cast: Cast) -
     ]
     with pytest.raises(Refused):
         detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name="moon", is_on=False)
+
+
+@pytest.mark.django_db
+def test_what_is_off_by_default_is_off_until_the_project_says_otherwise(
+    cast: Cast, build: Build, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DETECTORS, OUTPUT.name, replace(OUTPUT, is_on=False))
+    row = build.trajectory(answer=BROKEN)
+    detect_waiting()
+    assert not row.proposals.exists()
+    assert not detector_quality.measure_one(cast.project, OUTPUT.name).is_on
+    assert OUTPUT.name not in [each.name for each in detector_settings.proposing(cast.project, OUTPUT.bucket)]
+    page = sign_in(cast.admin).get(reverse("failures:detector", args=["acme", OUTPUT.name])).content.decode()
+    assert "Off unless you switch it on." in page
+
+    common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin), "name": OUTPUT.name}
+    assert not detector_settings.switch(**common, is_on=False)
+    assert detector_settings.switch(**common, is_on=True)
+    detect_waiting()
+    assert row.proposals.get(detector=OUTPUT.name)
 
 
 @pytest.fixture
