@@ -1,11 +1,9 @@
 """A recorded result becomes the run that it is, whatever its agent or framework wrote."""
 
-from pathlib import Path
-
 import pytest
 
 from flywheel.core.traces import Trace
-from tests.workbench import held_out
+from tests.workbench import outcomes
 from tests.workbench.held_out import AGENTS, KIN, Run, atif, by_agent, by_detector
 
 RESPONSE = (
@@ -41,5 +39,5 @@ def test_every_agent_has_a_line_and_a_detector_that_says_nothing_has_none() -> N
 
 
 def test_no_agent_is_held_out_that_was_looked_at() -> None:
-    seen = {path.name.partition("-")[2] for path in Path(held_out.outcomes.RUNS).glob("*.atif.jsonl")}
+    seen = {path.name.partition("-")[2] for path in outcomes.RUNS.glob("*.atif.jsonl")}
     assert not {f"{agent}.atif.jsonl" for agent in (*AGENTS, *KIN)} & seen

@@ -28,7 +28,8 @@ Now = tuple[datetime, datetime] | None
 class Row:
     """A thing that the agent was shown."""
 
-    ids: frozenset[str]
+    ids: frozenset[tuple[str, str]]
+    """By the names under which it has them; some may be those of other things."""
     words: frozenset[str]
     when: datetime | None
     shown: str
@@ -121,7 +122,7 @@ def _why(act: Act, meant: Wish, before: str, told: Now, given: frozenset[str]) -
     if better := next((row for row in act.others if (row.words & said) > same), None):
         more = sorted((better.words & said) - same)
         return f"{quoted(better.shown)} was shown, too, which fits {quoted(' '.join(more), 60)}"
-    fitting = [row.when for row in act.others if row.when and (row.words & said) >= same and row.ids != act.row.ids]
+    fitting = [row.when for row in act.others if row.when and (row.words & said) >= same]
     if when and meant.is_one and _is_beaten(when, fitting, meant, told):
         return f"it is not the {meant.ordinal} one of those shown"
     return ""
@@ -157,10 +158,12 @@ def _acts(scene: Scene) -> Iterator[Act]:
     rows: list[Row] = []
     for call in calls:
         given = call.arguments if acts(call) and isinstance(call.arguments, dict) else {}
-        ids = [str(value) for name, value in given.items() if ID.search(name) and isinstance(value, str | int)]
-        row = next((row for row in rows if len(ids) == 1 and ids[0] in row.ids), None)
-        if row:
-            yield Act(call, row, ids[0], [other for other in rows if not other.ids & row.ids])
+        ids = [(name, str(value)) for name, value in given.items() if ID.search(name) and isinstance(value, str | int)]
+        wanted = {*ids, ("id", ids[0][1])} if len(ids) == 1 else set()
+        mine = [row for row in rows if wanted & row.ids]
+        # Several things with one id have it of something else: that of their owner, say.
+        if len({row.ids for row in mine}) == 1:
+            yield Act(call, mine[0], ids[0][1], [row for row in rows if not wanted & row.ids])
         if call.observation and not acts(call) and len(rows) < MOST_ROWS:
             rows += _rows(call.observation.text)
 
@@ -184,7 +187,7 @@ def _row(value: Any) -> Row | None:
     if not isinstance(value, dict):
         return None
     plain = {str(name): str(each) for name, each in value.items() if isinstance(each, str | int)}
-    ids = frozenset(each for name, each in plain.items() if ID.search(name))
+    ids = frozenset((name, each) for name, each in plain.items() if ID.search(name))
     fields = [each for name, each in plain.items() if not ID.search(name) and len(each) <= SHORT_FIELD]
     if not ids or not fields:
         return None

@@ -67,6 +67,19 @@ def test_what_may_be_meant_is_left_alone(request_: str, shown: list[dict[str, st
     assert run(request_, shown, *acted) == []
 
 
+def test_an_id_that_several_things_have_is_that_of_something_else() -> None:
+    owned = [{**each, "event_id": f"{number}", "owner_id": "00000009"} for number, each in enumerate((PAST, SOON))]
+    messages = [
+        Message("system", TOLD),
+        Message("user", "Rename the owner of my next meeting with kofi"),
+        Message("assistant", "", (ToolCall("1", "search", {"q": "kofi"}),)),
+        Message("tool", json.dumps(owned), (), "1", "search"),
+        Message("assistant", "", (ToolCall("2", "rename", {"owner_id": "00000009"}),)),
+        Message("tool", "ok", (), "2", "rename"),
+    ]
+    assert "wrong_object" not in {each.detector for each in detect(Trace.from_messages("a" * 32, messages))}
+
+
 def test_what_was_found_and_left_as_it_is() -> None:
     closing = "I need the id of the event."
     (proposal,) = run("Cancel my next meeting with kofi", [PAST, SOON], closing=closing)
