@@ -16,6 +16,7 @@ from flywheel.core.detectors.standard_buckets import Context, Proposal
 from flywheel.core.detectors.standard_buckets import detect as run_detectors
 from flywheel.core.traces import Trace, told_twice
 from flywheel.failures.detectors import detector_settings
+from flywheel.failures.detectors.detector_record import Record, records
 from flywheel.failures.models import DetectorSetting
 from flywheel.failures.queues import intake
 from flywheel.system.sql import bound
@@ -76,11 +77,12 @@ def make_searchable(rollouts: Sequence[Outline]) -> None:
 
 def _detect(rows: list[Outline]) -> int:
     found: dict[int, list[Proposal]] = {}
-    said = detector_settings.settings({row.project_id for row in rows})
+    projects = {row.project_id for row in rows}
+    said, record = detector_settings.settings(projects), records(projects)
     words: dict[int, list[str]] = {}
     twice: dict[int, Trace] = {}
     for row, trace in glance(rows):
-        found[row.pk] = _read(row, trace, said.get(row.project_id, {}))
+        found[row.pk] = _read(row, trace, said.get(row.project_id, {}), record[row.project_id])
         words[row.pk] = full_text.vectors(trace)
         if told_twice(trace.steps):
             twice[row.pk] = trace
@@ -141,7 +143,9 @@ SELECT *, now() FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], 
 """
 
 
-def _read(row: Outline, trace: Trace, said: Mapping[str, DetectorSetting]) -> list[Proposal]:
+def _read(
+    row: Outline, trace: Trace, said: Mapping[str, DetectorSetting], record: Mapping[str, Record]
+) -> list[Proposal]:
     without = detector_settings.switched_off(said)
     context = Context(tools=row.tools, state=row.metadata.get("state"), without=without)
     try:
@@ -151,6 +155,10 @@ def _read(row: Outline, trace: Trace, said: Mapping[str, DetectorSetting]) -> li
         log.exception("detectors cannot read trajectory %s of project %s", row.trace_id, row.project_id)
         return []
     return [
-        replace(proposal, bucket=said[proposal.detector].proposes) if proposal.detector in said else proposal
+        replace(
+            proposal,
+            bucket=said[proposal.detector].proposes if proposal.detector in said else proposal.bucket,
+            score=record.get(proposal.detector, Record()).certainty(proposal.score),
+        )
         for proposal in proposals
     ]

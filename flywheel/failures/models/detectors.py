@@ -21,7 +21,7 @@ class Proposal(models.Model):
     step = models.CharField(max_length=64, blank=True)
     """Span id of the step that shows it."""
     score = models.FloatField()
-    """The detector's confidence in [0, 1]."""
+    """How sure it is, in [0, 1]: by the detector's own rule and its record in the project then."""
     evidence = models.TextField()
     created_at = models.DateTimeField(default=timezone.now)
 

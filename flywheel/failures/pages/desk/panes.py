@@ -8,6 +8,7 @@ from django.shortcuts import render
 
 from flywheel.accounts.access import PageRequest
 from flywheel.failures.buckets.bucket_definitions import every, offered
+from flywheel.failures.detectors.detector_record import records
 from flywheel.failures.labels.decisions import describe
 from flywheel.failures.models import Proposal
 from flywheel.failures.pages.desk import conversation_window, decision_form
@@ -34,13 +35,15 @@ def reading(
 
 
 def label_context(row: Trajectory) -> dict[str, Any]:
-    """Return the proposals and decisions about it, and the tasks that came of it."""
+    """Return the proposals, each with its detector's record here, the decisions, and the tasks that came of it."""
     decisions = list(row.failures.select_related("labelled_by"))
+    proposals = list(row.proposals.all())
+    known = records([row.project_id])[row.project_id] if proposals else {}
     return {
         "trajectory": row,
         "current": next((failure for failure in decisions if failure.current), None),
         "decisions": [(failure, describe(row.project, failure)) for failure in decisions],
-        "proposals": [(proposal, every(row.project).get(proposal.bucket)) for proposal in row.proposals.all()],
+        "proposals": [(each, every(row.project).get(each.bucket), known.get(each.detector)) for each in proposals],
         "tasks": row.tasks.select_related("environment"),
     }
 

@@ -220,7 +220,7 @@ def _decision(request: PageRequest, item: QueueItem, written: decision_form.Writ
     settles = may_settle and "settle" in (request.POST or request.GET)
     is_hidden = queue.is_blind and item.is_open and not settles
     known = panes.label_context(row)
-    proposals = [proposal for proposal, _ in known["proposals"]]
+    proposals = [proposal for proposal, *_ in known["proposals"]]
     if is_hidden:
         known |= {"current": None, "decisions": []}
     current = known["current"]
