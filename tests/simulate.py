@@ -41,6 +41,7 @@ from flywheel.core.evidence.suite_rules import ALPHA, judge_mean, judge_no_break
 from flywheel.core.traces import Message, Trace
 from flywheel.core.traces.tooling import call_text, calls_of
 from flywheel.environments.proofs import cheats
+from tests.core.evidence.statistics.slow_bootstrap import paired_bootstrap
 from tests.planted_leaks import WAYS
 from workers.reference import story
 
@@ -255,10 +256,24 @@ def covers_cost(clusters: int, seed: int) -> tuple[bool, bool]:
     a, b = ((base * np.exp(rng.normal(0, 0.6, (4, cluster.size))).mean(0)) for _ in range(2))
     found = estimates.ratio_of_sums(a.tolist(), b.tolist(), cluster.tolist())
     groups = [[arm[2 * c : 2 * c + 2] for c in range(clusters)] for arm in (a, b)]
-    plain = estimates.paired_bootstrap(
-        groups[0], groups[1], lambda x, y: float(y.sum() / x.sum()), seed=seed, resamples=400
-    )
+    plain = paired_bootstrap(groups[0], groups[1], lambda x, y: float(y.sum() / x.sum()), seed=seed, resamples=400)
     return _holds(found, 1.0), _holds(plain, 1.0)
+
+
+def covers_cost_per_success(clusters: int, seed: int) -> tuple[bool, bool]:
+    """Does the 95 % interval hold the true ratio of dollars per success? Beside it the percentile bootstrap."""
+    rng = np.random.default_rng([seed, clusters, 81])
+    tasks = [(np.exp(rng.normal(0, 0.8)), rng.beta(1.2, 1.2)) for _ in range(clusters)]
+    a, b = (
+        [np.stack([own * np.exp(rng.normal(0, 0.6, 8)), rng.random(8) < chance], axis=1) for own, chance in tasks]
+        for _ in range(2)
+    )
+
+    def ratio(x: Any, y: Any) -> float:
+        return float((y[:, 0].sum() / y[:, 1].sum()) / (x[:, 0].sum() / x[:, 1].sum()))
+
+    found = estimates.ratio_of_ratios(a, b)
+    return _holds(found, 1.0), _holds(paired_bootstrap(a, b, ratio, seed=seed, resamples=400), 1.0)
 
 
 def covers_kappa(kappa: float, n: int, seed: int) -> tuple[bool, bool]:
@@ -340,6 +355,9 @@ def interval_cells() -> Iterator[Cell]:
         yield Cell(
             f"interval of a ratio of costs: {clusters} clusters", partial(covers_cost, clusters), covered, 93, 100
         )
+    for clusters in (6, 10, 20, 60):
+        name = f"interval of a ratio of costs per success: {clusters} clusters"
+        yield Cell(name, partial(covers_cost_per_success, clusters), covered, 93, 100)
     for kappa, n in ((0.4, 100), (0.7, 100), (0.9, 100), (0.9, 400), (0.95, 100)):
         yield Cell(f"interval of kappa {kappa}: {n} items", partial(covers_kappa, kappa, n), covered, 93, 100)
 

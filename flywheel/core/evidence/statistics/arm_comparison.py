@@ -5,7 +5,6 @@ or more to below, else *same*; the size of the move is always beside the word, b
 can cross by luck.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,10 +17,10 @@ from flywheel.core.evidence.statistics.estimates import (
     Estimate,
     holm,
     latency_ratio,
-    paired_bootstrap,
     paired_difference,
     paired_quantiles,
     proportion_upper,
+    ratio_of_ratios,
     ratio_of_sums,
 )
 from flywheel.core.evidence.statistics.eval_metrics import (
@@ -123,7 +122,7 @@ def compare(
         differences={key: difference(key, before, after, seed=seed) for key in METRICS},
         ratios={
             "cost_usd": cost_ratio(before, after, seed=seed),
-            "cost_per_success": _cost_per_success_ratio(before, after, seed),
+            "cost_per_success": _cost_per_success_ratio(before, after),
             "latency": latency_ratio(*pair(before, after, METRICS["latency_p50_ms"].value), seed=seed),
             "latency_p95": _latency_bootstrap(before, after, 0.95, lambda a, b: b / a, seed),
         },
@@ -252,18 +251,12 @@ def _slice_change(name: str, estimate: Estimate, p_holm: float | None, alpha: fl
     return SliceChange(name, estimate, p_holm, "better" if estimate.mean > 0 else "worse")
 
 
-def _cost_per_success_ratio(before: Sequence[Row], after: Sequence[Row], seed: int) -> Estimate:
+def _cost_per_success_ratio(before: Sequence[Row], after: Sequence[Row]) -> Estimate:
     def priced(row: Row) -> tuple[float, ...] | None:
         return None if row.cost_usd is None or row.success is None else (row.cost_usd, float(row.success))
 
-    def ratio(old: Array, new: Array) -> float:
-        if not old[:, 1].any() or not new[:, 1].any():
-            return math.nan
-        per_success_old, per_success_new = (arm[:, 0].sum() / arm[:, 1].sum() for arm in (old, new))
-        return float(per_success_new / per_success_old)
-
     old, new, unscored = _read_in_both(before, after, priced)
-    return paired_bootstrap(old, new, ratio, seed=seed, unscored=unscored)
+    return ratio_of_ratios(old, new, unscored=unscored)
 
 
 def _latency_bootstrap(

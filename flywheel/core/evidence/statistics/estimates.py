@@ -278,36 +278,45 @@ def ratio_of_sums(
     return _randomised(after, before, codes, unscored, level, seed, null=1.0)
 
 
-def paired_bootstrap(
-    baseline: Sequence[Array],
-    candidate: Sequence[Array],
-    statistic: Callable[[Array, Array], float],
-    *,
-    seed: int,
-    level: float = 0.95,
-    resamples: int = 4000,
-    unscored: int = 0,
+def ratio_of_ratios(
+    baseline: Sequence[Array], candidate: Sequence[Array], *, level: float = 0.95, unscored: int = 0
 ) -> Estimate:
-    """Estimate any statistic of both arms, such as a ratio of costs or a difference of 95th percentiles.
+    """Estimate how many times as large the candidate's ratio of sums is, such as dollars per success; 1 = same.
 
-    ``baseline[c]`` and ``candidate[c]`` hold the rows of cluster c, shape (rows,) or (rows, columns); each
-    resample draws whole clusters with replacement, the same ones for both arms, and calls
-    ``statistic(baseline, candidate)`` on the stacked rows. Percentile interval (Efron & Tibshirani 1993;
-    Field & Welsh 2007 for clusters). A statistic that is not finite is undefined; where that befalls more
-    than 1 % of resamples there is no interval.
+    ``baseline[c]`` and ``candidate[c]`` hold the rows of cluster c, shape (rows, 2): numerator and denominator.
+    Interval of the logarithm: its standard error by leaving out one cluster at a time (the jackknife; Efron and
+    Tibshirani 1993, 11), t with one degree of freedom less than the effective number of clusters (Kish 1965).
+    Undefined where any of the four sums is 0, or is with one cluster left out.
     Raises ValueError on unequal numbers of clusters.
     """
-    n = _rows_of_pairs(baseline, candidate)
+    n, count = _rows_of_pairs(baseline, candidate), len(candidate)
+    if n == 0:
+        return no_interval(None, 0, unscored, 0, level, "nothing was scored")
+    sums = np.array([[rows.sum(axis=0) for rows in arm] for arm in (baseline, candidate)])
+    whole = sums.sum(axis=1)
+    if not (whole > 0).all():
+        return no_interval(None, n, unscored, count, level, "undefined on these rows")
+    mean = float(np.exp(_log_of_ratios(whole)))
+    if count < MIN_CLUSTERS:
+        return no_interval(mean, n, unscored, count, level, _too_few(count, MIN_CLUSTERS))
+    left = whole[:, None] - sums
+    if not (left > 1e-12 * whole[:, None]).all():
+        return no_interval(mean, n, unscored, count, level, "undefined without one of the clusters")
+    effective, largest = _weights(np.repeat(np.arange(count), [len(rows) for rows in candidate]))
+    apart = _log_of_ratios(left) - np.log(mean)
+    half = _t(level, max(1.0, effective - 1)) * math.sqrt((count - 1) / count * float(apart @ apart))
+    found = Estimate(mean, None, None, n, unscored, count, "no interval", level, None, "", effective, largest)
+    if half < 1e-12:
+        return replace(found, reason=NO_VARIANCE)
+    low, high = mean * math.exp(-half), mean * math.exp(half)
+    return replace(found, low=low, high=high, method="log ratio, jackknife over clusters")
 
-    def value(drawn: Sequence[int]) -> float:
-        return float(statistic(*(np.concatenate([arm[c] for c in drawn]) for arm in (baseline, candidate))))
 
-    def resampled(draws: Draws) -> Array:
-        return np.array([value(row) for row in draws.tolist()])
-
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        point = value(range(len(baseline))) if n else None
-        return _bootstrap(point, resampled, len(baseline), n, unscored, seed, level, resamples)
+def _log_of_ratios(sums: Array) -> Array:
+    """The logarithm of the candidate's ratio over the baseline's; sums of shape arms × … × (numerator, denominator)."""
+    logs: Array = np.log(sums)
+    both: Array = (logs[1] - logs[0])[..., 0] - (logs[1] - logs[0])[..., 1]
+    return both
 
 
 def paired_quantiles(
@@ -323,8 +332,11 @@ def paired_quantiles(
 ) -> Estimate:
     """Estimate what ``combine`` makes of both arms' ``q`` quantiles, such as their difference or ratio.
 
-    As ``paired_bootstrap``, with one value a row, shape (rows,), in every cluster of each arm; ``combine`` gets the
-    quantiles of many resamples at once. Raises ValueError on unequal numbers of clusters.
+    ``baseline[c]`` and ``candidate[c]`` hold the values of cluster c, shape (rows,); each resample draws whole clusters
+    with replacement, the same ones for both arms, and ``combine`` gets the quantiles of many resamples at once.
+    Percentile interval (Efron & Tibshirani 1993; Field & Welsh 2007 for clusters). A statistic that is not finite is
+    undefined; where that befalls more than 1 % of resamples there is no interval.
+    Raises ValueError on unequal numbers of clusters.
     """
     n = _rows_of_pairs(baseline, candidate)
     if not n:
