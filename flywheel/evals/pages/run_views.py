@@ -21,6 +21,7 @@ from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison,
 from flywheel.evals.models import EvalRun
 from flywheel.evals.pages import comparison_context, run_facts, run_table
 from flywheel.evals.pages.run_forms import BudgetForm, EvalForm
+from flywheel.evals.reward_audits.reward_standing import Judged, audit_of_verifier
 from flywheel.evals.runs import rollout_looks, run_budget, submission, unanswered_attempts
 from flywheel.evals.runs.first_requests import differences
 from flywheel.evals.serving import version_isolation
@@ -121,6 +122,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         **_live(request, found),
         "lineage": run_facts.lineage(found),
         "openings": ledger.openings(found.task_set),
+        "verifier_audit": audit_of_verifier(Judged.of(found)),
         "trained_on": leaks_of(found),
         "unlike_live": differences(found) if found.done else [],
         "tiles": run_facts.tiles(found),

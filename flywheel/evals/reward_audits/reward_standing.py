@@ -6,7 +6,7 @@ verifier, prompt, tool or baseline makes it stale, because people judged other o
 
 from dataclasses import dataclass, field
 
-from django.db.models import QuerySet
+from django.db.models import Case, IntegerField, QuerySet, Value, When
 
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
@@ -83,6 +83,19 @@ def audits_of(judged: Judged) -> QuerySet[RewardAudit]:
         run__task_set__environment_version=judged.environment_version,
         run__verifier_digest=judged.verifier_digest,
     ).select_related("run__version__agent", "run__task_set__environment_version", "finished_by", "created_by")
+
+
+def audit_of_verifier(judged: Judged) -> RewardAudit | None:
+    """Return the newest audit that bounds the wrong passes of this verifier: of this version's outputs, else of any
+    version's."""
+    rows = RewardAudit.objects.filter(
+        run__task_set__environment_version=judged.environment_version,
+        run__verifier_digest=judged.verifier_digest,
+        result__rule=REVISION,
+        result__false_passes__n__gt=0,
+    )
+    is_own = Case(When(run__version=judged.version, then=Value(0)), default=Value(1), output_field=IntegerField())
+    return rows.select_related("run__version__agent").order_by(is_own, "-pk").first()
 
 
 def overrides_of(judged: Judged) -> QuerySet[AuditOverride]:

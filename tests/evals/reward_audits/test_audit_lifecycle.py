@@ -25,6 +25,7 @@ from flywheel.evals.reward_audits.learnable_tasks import solve_rates, unlearnabl
 from flywheel.evals.reward_audits.reward_standing import Judged, standing
 from flywheel.trajectories.models import Source, Step, Trajectory
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 
 TASKS = 44
 
@@ -257,6 +258,19 @@ def test_audits_of_one_reward_count_together(
     fourth = finished(evaluated(build, run.version, run.task_set, to="Eli"), cast)
     assert (fourth.is_green, standing(Judged.of(run)).audit) == (True, fourth), "5 of 160 is little enough"
     assert not RewardAudit.objects.get(pk=red.pk).is_green, "each says what was known when it was finished"
+
+
+def test_what_a_verifier_passes_wrongly_is_told_where_it_judged(
+    run: EvalRun, cast: Cast, build: Build, sign_in: Callable[[User], Client]
+) -> None:
+    other = evaluated(build, build.version(system_prompt="other"), run.task_set, Split.HELD_OUT)
+    page, here = sign_in(cast.viewer), f"/p/acme/evals/{other.pk}/"
+    assert ">not known</span>" in page_of(page.get(here))
+    audit = finished(run, cast)
+    text = " ".join(page_of(page.get(here)).split())
+    assert re.search(rf"at most 8\s%, by <a [^>]*>{audit}</a>", text)
+    assert f"of {run.version}’s outputs" in text
+    assert f"of {run.version}’s outputs" not in page_of(page.get(f"/p/acme/evals/{run.pk}/"))
 
 
 def test_green_by_an_older_rule_is_stale_and_its_judgements_count(run: EvalRun, cast: Cast, build: Build) -> None:
