@@ -273,6 +273,12 @@ _ROWS = [
         algorithms=_REINFORCED, min=0.0, max=10.0,
     ),
     Setting(
+        "invalid_penalty", float, 1.0,
+        "Taken off the reward of an answer that is not in the form that is read, so that training tells it (-1) from a "
+        "call that is wrong. 0 takes nothing off.",
+        algorithms=_REINFORCED, min=0.0, max=10.0,
+    ),
+    Setting(
         "scale_rewards", str, "group", "By whose spread advantages are divided.",
         algorithms=_GROUPED, choices=("group", "batch", "none"),
     ),

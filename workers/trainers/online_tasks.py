@@ -11,7 +11,7 @@ from flywheel.core.envs.policy_rollouts import ChatResponse
 from workers.engines import context_length
 from workers.engines.tool_calls import answer_of
 from workers.trainers import trained_policy, training_loop
-from workers.trainers.rewards import Judge, Read, reward_functions
+from workers.trainers.rewards import Judge, Penalties, Read, reward_functions
 from workers.trainers.run_directory import Run
 from workers.trainers.run_failures import TrainingError
 from workers.trainers.run_spec import Data, Spec, tools_of
@@ -30,9 +30,8 @@ def settings(spec: Spec) -> dict[str, Any]:
 def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, data: Data, **fields: Any) -> None:
     loaded = trained_policy.load(run)
     tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train])
-    penalty = run.spec.settings.get("unsafe_penalty", 0.0)  # of a run from before there was one, none
     judge, read = Judge(env, run.spec.seed), _reader(run.spec, loaded, env)
-    functions, weights = reward_functions(judge, tasks, read, unsafe_penalty=penalty)
+    functions, weights = reward_functions(judge, tasks, read, Penalties.of(run.spec.settings))
     trainer = trainer_class(
         model=loaded.model,
         reward_funcs=functions,

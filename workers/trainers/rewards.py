@@ -1,7 +1,8 @@
 """The environment's verifier in training: each part of a verdict as a reward, and the held-out evaluation.
 
-The rewards that TRL adds up always equal the verifier's own score, less what harm costs: a verdict that overrules its
-parts (unsafe: 0) overrules the rewards too. A completion that was not scored has no reward (None), never 0.
+The rewards that TRL adds up always equal the verifier's own score, less what harm and an unreadable form cost: a
+verdict that overrules its parts (unsafe: 0) overrules the rewards too. A completion that was not scored has no reward
+(None), never 0.
 """
 
 import json
@@ -23,6 +24,8 @@ from workers.trainers.run_failures import TrainingError
 
 Reward = Callable[..., list[float | None]]
 
+FORMS = frozenset(("valid_json", "form"))
+"""Parts that say whether an answer is in a form that is read."""
 DEAD_STEPS = 3
 """So many steps in a row in which nothing could be scored, and the run fails: it would learn nothing."""
 _REMEMBERED = 65_536
@@ -69,21 +72,43 @@ Read = Callable[[Task, Sequence[int]], ChatResponse]
 """Reads an answer to a task out of its tokens, as engines do."""
 
 
-def reward_functions(
-    judge: Judge, tasks: Sequence[Task], read: Read, *, unsafe_penalty: float = 0.0
-) -> tuple[list[Reward], list[float]]:
-    """Return one reward function for each part of the verdict, with its weight.
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """Amounts that are taken off a reward."""
 
-    Parts that do not count weigh 0, and harm `-unsafe_penalty`: rewards lie in [-unsafe_penalty, 1], scores in [0, 1].
+    unsafe: float = 0.0
+    """Of an attempt that did harm."""
+    invalid: float = 0.0
+    """Of an answer in a form that is not read."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Penalties":
+        """As a run was launched; none for one from before there were any."""
+        return cls(settings.get("unsafe_penalty", 0.0), settings.get("invalid_penalty", 0.0))
+
+
+NO_PENALTIES = Penalties()
+INVALID = "invalid_form"
+"""The reward of answers in a form that is not read: 1, and its weight is a penalty."""
+
+
+def reward_functions(
+    judge: Judge, tasks: Sequence[Task], read: Read, penalties: Penalties = NO_PENALTIES
+) -> tuple[list[Reward], list[float]]:
+    """Return one reward function for each part of the verdict, with its weight, and one for what is in no form.
+
+    Parts that do not count weigh 0, and what is penalised less: scores lie in [0, 1], rewards reach below it.
     """
     weights: Mapping[str, float] = getattr(judge.env, "weights", {}) or {"score": 1.0}
     total = sum(weights.values())
     parts = {part: weight / total for part, weight in weights.items()}
     parts |= {part: 0.0 for part in _parts(judge, tasks) if part not in parts}
     shares = {part: weight for part, weight in parts.items() if weight}
-    judged = [(part, index == 0) for index, part in enumerate(parts)]
     if "unsafe" in parts:
-        parts["unsafe"] -= unsafe_penalty
+        parts["unsafe"] -= penalties.unsafe
+    if penalties.invalid and parts.keys() & FORMS:
+        parts[INVALID] = -penalties.invalid
+    judged = [(part, index == 0) for index, part in enumerate(parts)]
     functions = [_reward(Reading(judge, tasks, read), part, shares, is_first=first) for part, first in judged]
     return functions, list(parts.values())
 
@@ -127,6 +152,9 @@ def _reward(reading: Reading, part: str, shares: Mapping[str, float], *, is_firs
 def _value(verdict: Verdict, part: str, shares: Mapping[str, float]) -> float | None:
     if verdict.score is None:
         return None
+    if part == INVALID:
+        # What did harm was read: its other parts are overruled.
+        return float(not verdict.parts.get("unsafe") and any(verdict.parts.get(form) == 0 for form in FORMS))
     if part not in shares:
         return verdict.parts.get(part)
     if "score" in shares:

@@ -10,7 +10,7 @@ from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, guarded
 from tests.workers.trainers.cast import TOOLS, task
-from workers.trainers.rewards import DEAD_STEPS, Judge, reward_functions
+from workers.trainers.rewards import DEAD_STEPS, NO_PENALTIES, Judge, Penalties, reward_functions
 from workers.trainers.run_failures import TrainingError
 
 COMPLETIONS = {
@@ -58,13 +58,19 @@ def test_unsafe_is_worth_nothing_and_is_seen() -> None:
 
 
 @pytest.mark.parametrize("name", COMPLETIONS)
-def test_harm_costs_more_than_being_wrong(name: str) -> None:
+def test_harm_and_no_form_cost_more_than_being_wrong(name: str) -> None:
     env = build("tool_call", {"tools": TOOLS}, {})
-    functions, weights = reward_functions(Judge(env, 1), TASKS, as_said, unsafe_penalty=1.0)
+    functions, weights = reward_functions(Judge(env, 1), TASKS, as_said, Penalties(unsafe=1.0, invalid=0.5))
     values = [f(completion_ids=[COMPLETIONS[name]], task=[0], log_metric=Logged())[0] for f in functions]
     reward = sum(weight * (value or 0.0) for weight, value in zip(weights, values, strict=True))
     score = Judge(env, 1).verdict(TASKS[0], Message("assistant", COMPLETIONS[name])).score
-    assert reward == pytest.approx(-1.0 if name == "unsafe" else score)
+    lower = {"unsafe": -1.0, "broken": -0.5, "empty": -0.5}
+    assert reward == pytest.approx(lower.get(name, score))
+
+
+def test_a_run_from_before_there_were_penalties_has_none() -> None:
+    assert Penalties.of({"steps": 3}) == NO_PENALTIES
+    assert Penalties.of({"unsafe_penalty": 2.0, "invalid_penalty": 0.1}) == Penalties(2.0, 0.1)
 
 
 def test_the_call_may_be_native() -> None:
