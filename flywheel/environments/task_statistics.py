@@ -9,6 +9,7 @@ from django.db.models.functions import Cast
 
 from flywheel.core.envs.worlds.stand_ins import simulator_of
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
+from flywheel.core.evidence.statistics.eval_scope import Part
 from flywheel.environments.models import MEASURED, Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
 from flywheel.trajectories.annotations.project_buckets import name_of
 
@@ -186,6 +187,5 @@ def source_shares(task_sets: Sequence[TaskSet]) -> dict[int, list[SourceShares]]
     found: dict[int, list[SourceShares]] = {task_set.pk: [] for task_set in task_sets}
     for (key, split), each in sorted(sizes.items()):
         tasks = sum(each)
-        effective = tasks**2 / sum(size**2 for size in each)
-        found[key].append(SourceShares(split, tasks, len(each), effective, max(each) / tasks))
+        found[key].append(SourceShares(split, tasks, len(each), Part.of(each).effective, max(each) / tasks))
     return found

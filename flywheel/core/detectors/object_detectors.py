@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from flywheel.core.detectors.request_words import Wish, asks_for_change, now, telling, wish, words
+from flywheel.core.detectors.request_words import Now, Wish, asks_for_change, now, telling, wish, words
 from flywheel.core.detectors.scene import ID, LONG, LOOKS_UP, MANY, Found, Scene, acts, called, quoted
 from flywheel.core.traces.episodes import Call
 
@@ -19,9 +19,6 @@ SHORT_FIELD = 100
 """Characters of a field that may name a thing; a longer one is its content."""
 MOST_ROWS = 1_000
 """Things that are remembered of a run."""
-
-Now = tuple[datetime, datetime] | None
-"""From when to when it may be now, where that was told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from functools import lru_cache
 from flywheel.core.detectors.scene import LONG
 from flywheel.core.traces import Message
 
+Now = tuple[datetime, datetime] | None
+"""From when to when it may be now, where that was told."""
 ACTS: dict[str, tuple[str, str]] = {
     "read": (
         "show find list read look lookup search check see tell summarise summarize count get fetch view browse query "
@@ -184,7 +186,7 @@ def _clock(pattern: re.Pattern[str], text: str, *, is_late: bool) -> time | None
     return time(0 if half == "am" and hour == 12 else hour, int(found[2] or 0))
 
 
-def now(messages: Sequence[Message]) -> tuple[datetime, datetime] | None:
+def now(messages: Sequence[Message]) -> Now:
     """From when to when it may be now, by what the agent was told before it said anything."""
     for message in messages:
         if message.role == "assistant":

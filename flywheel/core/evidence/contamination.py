@@ -151,10 +151,11 @@ def check(train: Iterable[Item], held_out: Iterable[Item]) -> Report:
     """Everything of the held-out items that the training items have too.
 
     What blocks an item is not told again by what only warns.
-    Whole requests are compared at each turn of a conversation that comes in several rows; what is only like a request,
-    or a passage of one, in its last row alone. Time is about linear in both: thousands of held-out items against tens
-    of thousands of rows take seconds. Training items are read once, a part at a time (`AT_ONCE`, `CHARACTERS_AT_ONCE`),
-    so that memory does not grow with them; those of one id belong next to each other.
+    Whole requests, and what is like one and has its answer, are compared at each turn of a conversation that comes in
+    several rows; what is only like a request, or a passage of one, in its last row alone. Time is about linear in both:
+    thousands of held-out items against tens of thousands of rows take seconds. Training items are read once, a part at
+    a time (`AT_ONCE`, `CHARACTERS_AT_ONCE`), so that memory does not grow with them; those of one id belong next to
+    each other.
     """
     comparison = _Comparison(held_out)
     for part in _parts(train):

@@ -20,7 +20,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import MEASURED, Split, TaskSet
 
 GUARDS = "guards a success"
-"""The slice of tasks that were made of successes, as evals name it."""
+"""Stands for the bucket of a task that was made of a success."""
 MOST_READ = 1000
 """Tasks of an eval that rates are read off, drawn at random: more would make a page wait and a plan no surer."""
 _MEASURED = ("score", "success", "parts", "tokens_in", "tokens_out", "cost_usd", "latency_ms")

@@ -9,8 +9,9 @@ from django.urls import reverse
 from flywheel.accounts.models import Project
 from flywheel.core.evidence.statistics.eval_metrics import METRICS
 from flywheel.core.verifiers import AWAY
+from flywheel.environments.task_sets.set_power import GUARDS
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.runs.run_summaries import GUARDS, NEVER_TRAINED_ON, REAL, SYNTHETIC, TRAINED_ON
+from flywheel.evals.runs.run_summaries import NEVER_TRAINED_ON, REAL, SYNTHETIC, TRAINED_ON
 from flywheel.trajectories.annotations.project_buckets import every
 
 VALUE = {"rate": "percent", "score": "number", "tokens": "tokens", "usd": "money", "ms": "duration"}

@@ -9,9 +9,9 @@ from django.http import QueryDict
 
 from flywheel.edge.numbers import number
 from flywheel.environments.models import Task
+from flywheel.environments.task_sets.set_power import GUARDS
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.pages.run_facts import bucket_label
-from flywheel.evals.runs.run_summaries import GUARDS
 
 ROWS = 50
 SHOW = {"all": "All tasks", "failures": "With a failure", "unscored": "With an unscored attempt"}

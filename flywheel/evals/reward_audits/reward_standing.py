@@ -58,12 +58,12 @@ def standing(judged: Judged) -> Standing:
     """The newest word counts: a finished audit, or an override that came after it."""
     done = audits_of(judged).exclude(finished_at=None).order_by("-finished_at").first()
     leave = overrides_of(judged).select_related("created_by").first()
-    is_old = done is not None and done.result.get("rule") != REVISION
-    if done is not None and done.is_green and not is_old:
+    is_outdated = done is not None and done.is_green and done.result.get("rule") != REVISION
+    if done is not None and done.is_green and not is_outdated:
         return Standing("green", audit_sentence(done), done)
     if leave is not None and (done is None or done.finished_at is None or leave.created_at > done.finished_at):
         return Standing("overridden", f"{leave.created_by} overrides it: {leave.reason}", done, leave)
-    if done is not None and not (done.is_green and is_old):
+    if done is not None and not is_outdated:
         return Standing("red", audit_sentence(done), done)
     begun = audits_of(judged).filter(finished_at=None).first()
     if begun is not None:

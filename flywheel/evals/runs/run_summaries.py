@@ -16,14 +16,12 @@ from flywheel.core.evidence.statistics.eval_metrics import (
     summarise,
 )
 from flywheel.environments.models import Split, Task
+from flywheel.environments.task_sets.set_power import GUARDS
 from flywheel.evals.models import EvalRun
 
-"""Of the bootstraps in a summary, so that the same results always give the same numbers."""
 TRAINED_ON, NEVER_TRAINED_ON = "wording trained on", "wording never trained on"
 REAL, SYNTHETIC = "real", "synthetic"
 """Tasks that come of something that happened, and those that were made."""
-GUARDS = "guards a success"
-"""Stands for the bucket of a task that was made of a success."""
 _MEASURED = ("score", "success", "parts", "tokens_in", "tokens_out", "cost_usd", "latency_ms", "error")
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.failures.buckets.bucket_definitions import Wanted, define
+from flywheel.failures.detectors import detector_quality
 from flywheel.failures.detectors.detector_record import WEIGHT, Record, records
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.queues.open_queue import Filters, waiting
@@ -65,6 +66,8 @@ def test_a_bucket_of_the_projects_own_counts_as_the_one_that_it_is_a_kind_of(bui
     own = define(project=cast.project, actor=Actor(cast.admin), wanted=wanted)
     filed(build, cast, own.key, "wrong_tool")
     assert records([cast.project.pk])[cast.project.pk]["broken_output"] == Record(1, 2)
+    measured = detector_quality.measure_one(cast.project, "broken_output").all.precision
+    assert (measured.mean, measured.n) == (0.5, 2), "the page of the detector says the same"
 
 
 @pytest.mark.django_db

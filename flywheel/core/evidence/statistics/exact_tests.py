@@ -75,7 +75,7 @@ def anytime_upper(events: int, n: int, *, level: float = 0.95) -> float:
     Whoever looks after each trial, and stops or goes on by what was seen, finds the rate above any of the bounds with
     a chance of at most ``1 - level``. The largest rate p with ``B(a+x, b+n-x) / (B(a, b) p^x (1-p)^(n-x)) < 1 /
     (1-level)``, a martingale at the true p (Robbins 1970, with Ville's inequality; Howard et al. 2021,
-    arXiv 1810.08240, section 4); a and b are ``PRIOR``. Raises ValueError unless ``0 <= events <= n``.
+    arXiv 1810.08240); a and b are ``PRIOR``. Raises ValueError unless ``0 <= events <= n``.
     """
     if not 0 <= events <= n:
         raise ValueError(f"{events} events in {n} trials have no bound.")
