@@ -71,4 +71,5 @@ def test_the_form_shows_the_refusal_beside_its_field(
     page = answer.content.decode()
     assert answer.status_code == 422
     assert "cannot satisfy this" in page
+    assert 'value="surer"' in page, "what was written is kept"
     assert not cast.project.policies.filter(version=2).exists()

@@ -169,7 +169,12 @@ def policy(request: PageRequest) -> HttpResponse:
         else:
             messages.success(request, f"{made} decides from now on. Verdicts given before keep their own rules.")
             return redirect("promotions:policy", request.project.slug)
-    context = {"form": form, "policy": newest, "history": request.project.policies.select_related("created_by")}
+    context = {
+        "form": form,
+        "policy": newest,
+        "history": request.project.policies.select_related("created_by"),
+        "reason": request.POST.get("reason", ""),
+    }
     return render(request, "promotions/policy.html", context, status=422 if form.errors else 200)
 
 

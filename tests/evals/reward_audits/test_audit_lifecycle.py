@@ -252,7 +252,7 @@ def test_audits_of_one_reward_count_together(
     assert "people failed 5 of 80 outputs" in standing(Judged.of(run)).words
     page = sign_in(cast.viewer).get(f"/p/acme/evals/reward-audits/{clean.pk}/").content.decode()
     assert (page.count("false pass</span>"), page.count(f"of reward audit {red.pk}")) == (5, 5)
-    assert re.search(r"6\.2\s%\s+<span class=.interval.>up to 21\.4\s% \(n 80\)", page)
+    assert re.search(r"6\.2\s%</b>\s+<span class=.interval.>up to 21\.4\s% \(n 80\)", page)
     third = finished(evaluated(build, run.version, run.task_set, to="Dora"), cast)
     assert (third.is_green, third.result["judged"]) == (False, 180)
     fourth = finished(evaluated(build, run.version, run.task_set, to="Eli"), cast)
