@@ -130,12 +130,16 @@ def prove(
         if probe.name == cheats.GUESSES and verdict.success and cheats.has_changed_nothing(env, pure, probe.say):
             missing[probe.name] = HARMLESS
         elif probe.name != COMMON or not verdict.success:
-            checks.append(_check(probe, verdict))
+            checks.append(_check(probe.name, probe.expected, probe.passes(verdict), verdict))
         elif _is_wanted(pure, version, probe.say, runners):  # what is wrong elsewhere is no ground against this task
             missing[COMMON] = RIGHT_HERE
         else:
-            warnings.append(_check(probe, replace(verdict, reason=PASSES.format(answer=_shown(probe.say([]))))))
+            told = replace(verdict, reason=PASSES.format(answer=_shown(probe.say([]))))
+            warnings.append(_check(probe.name, probe.expected, False, told))
     is_solved = any(check["name"] == CORRECTED and check["score"] is not None for check in checks)
+    if is_solved and "cheats" not in missing and (written := cheats.past_the_limit(env, pure)):
+        (verdict,) = runners.each(partial(_verdict, env, pure), [written])
+        checks.append(_check(cheats.PAST_THE_LIMIT, "does not pass", verdict.success is not True, verdict))
     checks.append(_repeated(pure, version, partial(env.solve, pure) if is_solved else answer, runners))
     proof = {
         **begun(recorded, is_failure),
@@ -361,12 +365,12 @@ def _verdict(env: Played, task: envs.Task, messages: Sequence[Message]) -> Verdi
     return env.verifier(task)(Trace.from_messages("", messages), task.target)
 
 
-def _check(probe: Probe, verdict: Verdict) -> dict[str, Any]:
+def _check(name: str, wanted: str, passed: bool, verdict: Verdict) -> dict[str, Any]:
     return {
-        "name": probe.name,
-        "wanted": probe.expected,
+        "name": name,
+        "wanted": wanted,
         "score": verdict.score,
-        "passed": probe.passes(verdict),
+        "passed": passed,
         "reason": verdict.reason,
         "cause": verdict.cause,
         "parts": dict(verdict.parts),
