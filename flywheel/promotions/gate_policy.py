@@ -6,8 +6,8 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
+from flywheel.core.evidence import gate_power
 from flywheel.core.evidence.gate import Policy as Rules
-from flywheel.core.evidence.gate_power import objection
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.set_power import measured_scope
@@ -51,9 +51,18 @@ def refuse_unsatisfiable(project: Project, rules: Rules) -> None:
     """
     task_set = deciding_set(project) if rules.strict else None
     measured = measured_scope(task_set) if task_set else None
-    found = objection(rules, measured.scope) if measured else None
+    found = gate_power.objection(rules, measured.scope) if measured else None
     if found is not None:
         raise Refused(f"{task_set} cannot satisfy this: {found.words}", field=found.field)
+
+
+def with_planned_margins(project: Project, rules: dict[str, Any]) -> dict[str, Any]:
+    """Rules whose margins are as wide as the set that decides here needs; unchanged without such a set. Raises
+    ValueError for bad rules."""
+    task_set = deciding_set(project)
+    measured = measured_scope(task_set) if task_set else None
+    wanted = Rules.from_dict(rules)
+    return gate_power.with_planned_margins(wanted, measured.scope).to_dict() if measured else rules
 
 
 def deciding_set(project: Project) -> TaskSet | None:

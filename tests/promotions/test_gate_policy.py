@@ -10,8 +10,9 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.edge.refusals import Refused
-from flywheel.promotions.gate_policy import change_policy, deciding_set
+from flywheel.promotions.gate_policy import change_policy, deciding_set, with_planned_margins
 from flywheel.promotions.models import Candidate, Policy
+from flywheel.promotions.pages.forms import PolicyForm
 from tests.conftest import Build, Cast
 
 pytestmark = pytest.mark.django_db
@@ -72,4 +73,21 @@ def test_the_form_shows_the_refusal_beside_its_field(
     assert answer.status_code == 422
     assert "cannot satisfy this" in page
     assert 'value="surer"' in page, "what was written is kept"
+    assert not cast.project.policies.filter(version=2).exists()
+
+
+def test_margins_that_would_do_are_filled_in_and_nothing_is_saved(
+    cast: Cast, build: Build, sign_in: Callable[[User], Client]
+) -> None:
+    page, address = sign_in(cast.admin), reverse("promotions:policy", args=["acme"])
+    assert "Fill in margins" not in page.get(address).content.decode(), "there is no set yet"
+    task_set = build.task_set(train=2, held_out=60)
+    assert f"Fill in margins for {task_set}" in " ".join(page.get(address).content.decode().split())
+    wanted = with_planned_margins(cast.project, Rules(strict=True).to_dict())
+    assert wanted["latency_margin"] > Rules().latency_margin
+    data = {name: value for name, value in PolicyForm.of(Rules().to_dict()).initial.items() if value is not None}
+    answer = page.post(address, {**data, "strict": "on", "plan": "1", "reason": "surer"})
+    assert answer.status_code == 200
+    assert answer.context["form"].initial["latency_margin"] == pytest.approx(100 * wanted["latency_margin"])
+    assert answer.context["reason"] == "surer"
     assert not cast.project.policies.filter(version=2).exists()

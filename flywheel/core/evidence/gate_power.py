@@ -11,7 +11,7 @@ What is not known yet is assumed, and the plan says what: ``eval_scope.Rates``.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -147,12 +147,28 @@ def objection(policy: Policy, scope: Scope) -> Objection | None:
 
 def _advice(policy: Policy, guard: Guard) -> str:
     """Say how likely a guard passes, and which margin would do."""
-    limit, passes = LIMITS.get(guard.field), percent(guard.passes)
-    if limit is None or guard.margin is None or guard.margin > limit.most:
+    limit, passes, margin = LIMITS.get(guard.field), percent(guard.passes), _margin_that_would_do(guard)
+    if limit is None or margin is None:
         return f"{guard.name} ({passes} pass)"
-    present, would_do = 100 * getattr(policy, guard.field), math.ceil(round(1000 * guard.margin, 6)) / 10
+    present, would_do = 100 * getattr(policy, guard.field), 100 * margin
     shown = [f"{number:g} {limit.unit if number != 1 else limit.unit.rstrip('s')}" for number in (present, would_do)]
     return f"{guard.name} ({passes} pass with a margin of {shown[0]}; {shown[1]} would do)"
+
+
+def _margin_that_would_do(guard: Guard) -> float | None:
+    """Return the guard's planned margin, up to the next tenth of a point; None where no policy may have it."""
+    limit = LIMITS.get(guard.field)
+    if limit is None or guard.margin is None or guard.margin > limit.most:
+        return None
+    return min(limit.most, math.ceil(round(1000 * guard.margin, 6)) / 1000)
+
+
+def with_planned_margins(policy: Policy, scope: Scope) -> Policy:
+    """Return the policy with a margin that would do for each of its guards that may well stop a candidate which is
+    worse in nothing; unchanged where no margin does, and where the policy is not strict."""
+    weak = _weak(guards_of(policy, scope, LARGE))
+    margins = {guard.field: margin for guard in weak if (margin := _margin_that_would_do(guard)) is not None}
+    return replace(policy, **margins)  # type: ignore[arg-type]
 
 
 def tasks_for(scope: Scope, chance: Callable[[Scope], float], wanted: float) -> float | None:
@@ -247,11 +263,12 @@ def _can_refuse(part: Part, alpha: float) -> bool:
 
 def _power(over: float, spread: float, part: Part, alpha: float) -> float:
     """The chance that a true difference is shown to exceed a limit from which it lies ``over`` away."""
-    if spread <= 0:
+    standard_error = math.sqrt(max(spread, 0.0) / part.tasks)
+    if standard_error == 0:
         return float(over > 0)
     df = max(1.0, part.sources - 1)
     critical = float(special.stdtrit(df, 1 - alpha))
-    away = over / math.sqrt(spread / part.tasks)
+    away = over / standard_error
     return float(special.ndtr((away - critical) / math.sqrt(1 + critical**2 / (2 * df))))
 
 

@@ -1,5 +1,7 @@
 """Promotion pages: candidates with their evidence, the decision about them, the log, the way back."""
 
+from typing import Any
+
 from django.contrib import messages
 from django.db import transaction
 from django.http import HttpResponse
@@ -18,11 +20,16 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import sealed_comparison
 from flywheel.promotions.candidacy import propose as propose_candidate
-from flywheel.promotions.gate_policy import change_policy, current_policy
+from flywheel.promotions.gate_policy import (
+    change_policy,
+    current_policy,
+    deciding_set,
+    with_planned_margins,
+)
 from flywheel.promotions.lineage import lineage_of
 from flywheel.promotions.live_version import make_first, promote, reject
 from flywheel.promotions.live_version import roll_back as roll_back_to
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.models import Candidate, Policy, Promotion
 from flywheel.promotions.never_events import call_harmless
 from flywheel.promotions.pages import summaries
 from flywheel.promotions.pages.forms import DecisionForm, PolicyForm, RollBackForm
@@ -156,10 +163,14 @@ def policy(request: PageRequest) -> HttpResponse:
     form = PolicyForm(request.POST) if request.method == "POST" else PolicyForm.of(rules)
     if request.method == "POST" and form.is_valid():
         try:
+            wanted = form.rules(rules)
+            if "plan" in request.POST:
+                form = PolicyForm.of(with_planned_margins(request.project, wanted))
+                return render(request, "promotions/policy.html", _policy_page(request, form, newest))
             made = change_policy(
                 project=request.project,
                 actor=request.actor,
-                rules=form.rules(rules),
+                rules=wanted,
                 reason=request.POST.get("reason", ""),
             )
         except FieldError as error:
@@ -169,13 +180,18 @@ def policy(request: PageRequest) -> HttpResponse:
         else:
             messages.success(request, f"{made} decides from now on. Verdicts given before keep their own rules.")
             return redirect("promotions:policy", request.project.slug)
-    context = {
+    context = _policy_page(request, form, newest)
+    return render(request, "promotions/policy.html", context, status=422 if form.errors else 200)
+
+
+def _policy_page(request: PageRequest, form: PolicyForm, newest: Policy | None) -> dict[str, Any]:
+    return {
         "form": form,
         "policy": newest,
+        "deciding_set": deciding_set(request.project),
         "history": request.project.policies.select_related("created_by"),
         "reason": request.POST.get("reason", ""),
     }
-    return render(request, "promotions/policy.html", context, status=422 if form.errors else 200)
 
 
 def _candidate(request: PageRequest, pk: int) -> Candidate:

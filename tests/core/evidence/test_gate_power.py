@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from flywheel.core.evidence.gate import Evidence, Policy, confirm, decide
 from flywheel.core.evidence.gate_power import (
-    LARGE,
     LEAST_CHANCE,
     MODEST,
-    PLANNED,
     More,
     eligible,
     guards_of,
     objection,
     power_of,
+    with_planned_margins,
 )
 from flywheel.core.evidence.statistics.eval_scope import Part, Rates, Scope
 from tests.simulate import PLAIN, chances, eval_of
@@ -146,6 +145,12 @@ def test_chances_are_chances_whatever_is_planned_for(
     assert (refusal is not None) == (policy.strict and found.outlooks[1].is_eligible < LEAST_CHANCE)
 
 
+def test_a_spread_too_small_for_a_float_is_none() -> None:
+    nearly = Rates(success=5e-324, icc=0.0, shared=0.0, kept=0.0, invalid=None, unsafe=None, latency=None, cost=None)
+    power = power_of(Policy(), scope(60, 20, rates=nearly, samples=(1, 1)))
+    assert 0 <= power.outlooks[1].is_shown <= 1
+
+
 @settings(max_examples=60, deadline=None)
 @given(tasks=st.integers(10, 400), success=st.floats(0, 0.75), gain=st.floats(0.01, 0.2))
 def test_more_tasks_and_a_larger_gain_are_shown_more_often(tasks: int, success: float, gain: float) -> None:
@@ -217,10 +222,10 @@ def test_a_strict_policy_that_the_set_cannot_satisfy_is_objected_to_with_what_wo
     assert "only 0 % of candidates that are 20 points better" in found.words
     assert "by 60 held-out tasks × 4" in found.words
     assert "with a margin of 1 point; 6.7 points would do" in found.words
-    margins: dict[str, Any] = {
-        guard.field: guard.margin for guard in guards_of(strict, scope(60, 20), LARGE) if guard.passes < PLANNED
-    }
-    planned = replace(strict, **margins)
+    planned = with_planned_margins(strict, scope(60, 20))
+    assert planned.invalid_margin == 0.067
+    assert planned.strict
+    assert with_planned_margins(Policy(), scope(60, 20)) == Policy()
     assert objection(planned, scope(60, 20)) is None
     enough = int(found.words.split("About ")[1].split()[0].replace(",", ""))
     assert objection(strict, scope(enough, 20)) is None
