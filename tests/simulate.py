@@ -1,9 +1,11 @@
-"""The gate by simulation: `python -m tests.simulate [--runs 2000] [--only WORDS] [--json]`.
+"""The gate by simulation: `python -m tests.simulate [--runs 2000] [--only WORDS] [--json]
+[--workbench FOLDER]`.
 
 It plays many evals whose truth is known through the gate as it is called in production, and counts how often it errs
 and how often it sees what is there. Beside each stands the naive practice, most often *higher is better*. The table
 goes into docs/design/gate.md; with `--json` a list of `{"name", "value", "naive", "wanted", "holds"}` goes to stdout.
-Seeds are fixed, so that the same numbers come again. Runs are spread over the cores.
+Seeds are fixed, so that the same numbers come again. Runs are spread over the cores. With `--workbench`, a clone of
+github.com/olly-styles/WorkBench, its recorded runs of agents that no detector was tuned on are lines as well.
 
 An eval is made so: each task has a chance of success of its own, drawn around the rate from a beta distribution with an
 intra-cluster correlation of 0.3; attempts are independent given it. Both arms attempt the same tasks. Where nothing is
@@ -29,6 +31,7 @@ from flywheel.core import envs
 from flywheel.core.digests import canonical
 from flywheel.core.envs import Task
 from flywheel.core.envs.workplace.request_templates import generate
+from flywheel.core.envs.workplace.world_tools import DEFINITIONS
 from flywheel.core.evidence.compared_items import Item, item_of_task, items_of_row, wanted_of
 from flywheel.core.evidence.contamination import check
 from flywheel.core.evidence.gate import Evidence, Policy, confirm, decide
@@ -43,6 +46,7 @@ from flywheel.core.traces.tooling import call_text, calls_of
 from flywheel.environments.proofs import cheats
 from tests.core.evidence.statistics.slow_bootstrap import paired_bootstrap
 from tests.planted_leaks import WAYS
+from tests.workbench import held_out
 from workers.reference import story
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/design/gate.md"
@@ -405,6 +409,8 @@ def cheated(kind: str, seed: int) -> tuple[bool, bool]:
         if not cheats.has_changed_nothing(env, task, say):
             passes = passes or bool(verdict.success)
         naive = naive or not Counter(right) - Counter(_calls(messages))
+    written = cheats.past_the_limit(env, task)
+    passes = passes or bool(written and env.verifier(task)(Trace.from_messages("", written), task.target).success)
     return passes, naive
 
 
@@ -459,6 +465,28 @@ def audit_cells() -> Iterator[Cell]:
     yield Cell("1 % false passes, up to 3 audits: green", partial(audited, 0.01, 3), "at least 90 %", 90, 100)
 
 
+def detector_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the detectors that are on by default find among recorded runs that are held out; naive: every run is
+    proposed."""
+    found = [run for run in held_out.runs(folder, DEFINITIONS) if run.agent in held_out.AGENTS]
+    fail = [run for run in found if run.fails]
+    told = [run for run in found if run.proposals]
+    unsafe = [run for run in found if run.of("unsafe_call")]
+    for name, counted, among, naive, least in (
+        ("recall", [run for run in fail if run.proposals], fail, 100.0, 80),
+        ("precision", [run for run in told if run.fails], told, 100 * len(fail) / len(found), 90),
+        ("precision of unsafe_call", [run for run in unsafe if run.fails], unsafe, 100 * len(fail) / len(found), 85),
+    ):
+        value = round(100 * len(counted) / len(among), 1)
+        yield {
+            "name": f"detectors on hold-out agents, n = {len(among):,}: {name}",
+            "value": value,
+            "naive": round(naive, 1),
+            "wanted": f"at least {least} %",
+            "holds": value >= least,
+        }
+
+
 def measure(cell: Cell, runs: int, pool: ProcessPoolExecutor) -> dict[str, Any]:
     found = list(pool.map(cell.once, range(runs), chunksize=max(1, runs // 32)))
     value, naive = (round(100 * sum(each[place] for each in found) / runs, 1) for place in (0, 1))
@@ -484,6 +512,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--only", default="", help="lines in whose name these words are")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--workbench", type=Path, help="a clone of github.com/olly-styles/WorkBench")
     given = parser.parse_args()
     every = chain(gate_cells(), interval_cells(), audit_cells(), leak_cells(), cheat_cells())
     chosen_cells = [cell for cell in every if given.only in cell.name]
@@ -492,6 +521,8 @@ def main() -> None:
         for cell in chosen_cells:
             found.append(measure(cell, given.runs, pool))
             print(f"{found[-1]['value']:6.1f} {found[-1]['naive']:6.1f}  {cell.name} ({cell.wanted})", file=sys.stderr)
+    if given.workbench:
+        found += [row for row in detector_rows(given.workbench) if given.only in row["name"]]
     if given.json:
         print(json.dumps(found))
     elif not given.only:
