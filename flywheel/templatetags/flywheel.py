@@ -5,6 +5,7 @@ marks text as safe; the few tags that answer HTML build it with format_html, whi
 """
 
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Any
 
 from django import template
@@ -35,11 +36,10 @@ def ago(value: datetime | date | None) -> str:
     moment = _moment(value)
     if moment is None:
         return NOTHING
-    return format_html(
-        '<time datetime="{}" title="{}">{}</time>',
-        moment.isoformat(timespec="seconds"),
-        moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        relative(moment, timezone.now()),
+    iso = moment.isoformat(" ", "seconds")
+    # Digits and words of ours: escaping them took a fifth of a list's time.
+    return SafeString(
+        f'<time datetime="{iso[:10]}T{iso[11:]}" title="{iso[:19]} UTC">{relative(moment, timezone.now())}</time>'
     )
 
 
@@ -64,6 +64,7 @@ def relative(moment: datetime, now: datetime) -> str:
 
 
 @register.simple_tag
+@lru_cache(maxsize=16)
 def mark_outcome(outcome: Any) -> SafeString:
     """✓ success, ✕ failed, – unknown: always a mark and a word, the colour only helps."""
     word = str(getattr(outcome, "value", outcome) or "unknown")
