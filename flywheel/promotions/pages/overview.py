@@ -21,6 +21,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Task
 from flywheel.evals.models import RewardAudit
 from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.pages.wheel_turn import DOERS, turn_of
 from flywheel.promotions.suite_standings import live_results
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.annotations import comments
@@ -33,9 +34,14 @@ CLUSTERED_UP_TO = 20_000
 sessions would make the page wait, and at that size both are narrow."""
 
 WAITING: dict[str, tuple[str, str, str, Permission | None]] = {
-    "comments": ("comment that calls you", "comments that call you", "trajectories:mentions", None),
+    "comments": ("unread mention", "unread mentions", "trajectories:mentions", None),
     "proposals": ("proposal to review", "proposals to review", "failures:queue", Permission.REVIEW),
-    "failures": ("failure without a task", "failures without a task", "environments:index", Permission.BUILD),
+    "failures": (
+        "failure not yet turned into a test",
+        "failures not yet turned into tests",
+        "environments:index",
+        Permission.BUILD,
+    ),
     "tasks": (
         "task whose proof is not green",
         "tasks whose proof is not green",
@@ -53,13 +59,6 @@ WAITING: dict[str, tuple[str, str, str, Permission | None]] = {
     "candidates": ("candidate to decide", "candidates to decide", "promotions:index", Permission.APPROVE),
 }
 """One of what waits, several, the page where it is decided, and who may; None is whoever looks."""
-DECIDERS = {
-    None: "you",
-    Permission.REVIEW: "reviewers",
-    Permission.BUILD: "builders",
-    Permission.TRAIN: "trainers",
-    Permission.APPROVE: "approvers",
-}
 
 
 @require_GET
@@ -77,8 +76,8 @@ def index(request: PageRequest) -> HttpResponse:
         "success_chart": success_chart(request.project, produced),
         "buckets": buckets(request.project, produced),
         "waiting": waiting(request.project, request.permissions, request.actor.user),
-        "wheel": wheel(request.project, produced),
     }
+    context["stages"], context["act"] = turn_of(request.project, produced, request.permissions)
     return render(request, "overview/index.html", context)
 
 
@@ -181,27 +180,9 @@ def waiting(project: Project, permissions: Iterable[str], user: User) -> list[di
         if count := counts[name]:
             is_yours = permission is None or permission in permissions
             url = reverse(page, args=[project.slug])
-            what, who = one if count == 1 else many, DECIDERS[permission]
+            what, who = one if count == 1 else many, DOERS[permission] if permission else "you"
             items.append({"count": count, "what": what, "who": who, "url": url, "is_yours": is_yours})
     return sorted(items, key=lambda item: not item["is_yours"])
-
-
-def wheel(project: Project, produced: Any) -> list[dict[str, Any]]:
-    """The turning in numbers, each with the list that it counts."""
-    candidates = Candidate.objects.filter(project=project)
-    promotions = Promotion.objects.filter(agent__project=project, kind=Promotion.Kind.PROMOTE)
-    steps = [
-        ("trajectory", "trajectories", "trajectories:index", produced),
-        ("failure", "failures", "failures:index", produced.filter(label=Label.FAILURE)),
-        ("task", "tasks", "environments:index", Task.objects.filter(project=project, retired_at=None)),
-        ("run", "runs", "training:index", TrainingRun.objects.filter(project=project)),
-        ("candidate", "candidates", "promotions:index", candidates),
-        ("promotion", "promotions", "promotions:index", promotions),
-    ]
-    return [
-        {"one": one, "many": many, "count": rows.count(), "url": reverse(page, args=[project.slug])}
-        for one, many, page, rows in steps
-    ]
 
 
 def _by(rows: Any, field: str) -> dict[str, int]:

@@ -1,0 +1,136 @@
+"""The wheel as it stands: what has gone through each of its stages, and the one act that turns it further."""
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+from django.urls import reverse
+
+from flywheel.accounts.models import Permission, Project
+from flywheel.edge.jobs import State
+from flywheel.environments.models import Task
+from flywheel.promotions.models import Candidate, Promotion
+from flywheel.training.models import TrainingRun
+from flywheel.trajectories.models import Label
+
+AROUND: Final = 360
+"""Degrees, of which each stage has an equal part of the ring."""
+GAP: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Something that turns the wheel further."""
+
+    stage: str
+    words: str
+    why: str
+    button: str
+    url: str
+    permission: Permission
+    is_yours: bool = False
+
+    @property
+    def who(self) -> str:
+        return DOERS[self.permission]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    key: str
+    label: str
+    count: int
+    url: str
+    state: str
+    """`now` where the next act is, `done` where something has gone through, else `todo`."""
+    begin: int
+    """Degrees from the top at which its arc begins, clockwise."""
+
+    arc: ClassVar[int] = AROUND // 6 - GAP
+    """Degrees of its arc."""
+
+
+DOERS = {
+    Permission.VIEW: "anyone",
+    Permission.REVIEW: "reviewers",
+    Permission.BUILD: "builders",
+    Permission.TRAIN: "trainers",
+    Permission.APPROVE: "approvers",
+}
+
+
+def turn_of(project: Project, produced: Any, permissions: Container[str]) -> tuple[list[Stage], Act]:
+    """Return the six stages and the next act, one that the viewer may do where there is any."""
+    acts = list(_acts(project, produced))
+    mine = next((act for act in acts if act.permission in permissions), None)
+    act = replace(mine, is_yours=True) if mine else acts[0]
+    return list(_stages(project, produced, act.stage)), act
+
+
+def _stages(project: Project, produced: Any, now: str) -> Iterable[Stage]:
+    promotions = Promotion.objects.filter(agent__project=project, kind=Promotion.Kind.PROMOTE)
+    rows: Sequence[tuple[str, str, str, str, Any]] = [
+        ("runs", "run", "runs", "trajectories:index", produced),
+        ("failures", "failure", "failures", "failures:index", produced.filter(label=Label.FAILURE)),
+        ("tasks", "task", "tasks", "environments:index", Task.objects.filter(project=project, retired_at=None)),
+        ("training", "training run", "training runs", "training:index", TrainingRun.objects.filter(project=project)),
+        ("candidates", "candidate", "candidates", "promotions:index", Candidate.objects.filter(project=project)),
+        ("live", "promotion", "promotions", "promotions:index", promotions),
+    ]
+    for place, (key, one, many, page, found) in enumerate(rows):
+        count = found.count()
+        yield Stage(
+            key,
+            one if count == 1 else many,
+            count,
+            reverse(page, args=[project.slug]),
+            "now" if key == now else "done" if count else "todo",
+            place * AROUND // len(rows) + GAP // 2,
+        )
+
+
+def _acts(project: Project, produced: Any) -> Iterable[Act]:
+    """Yield what could be done, that which is nearest to a better version first; the last can always be done."""
+
+    def at(page: str, *rest: int) -> str:
+        return reverse(page, args=[project.slug, *rest])
+
+    waiting = Candidate.objects.filter(project=project, state=Candidate.State.WAITING).select_related("version__agent")
+    if (candidate := waiting.first()) is not None:
+        verdict = candidate.get_verdict_display()
+        yield Act(
+            "candidates",
+            f"Decide on {candidate.version}",
+            f"The gate says: {verdict}. An approver decides.",
+            "Open the candidate",
+            at("promotions:candidate", candidate.pk),
+            Permission.APPROVE,
+        )
+    runs = TrainingRun.objects.filter(project=project)
+    if (run := runs.filter(state__in=[State.QUEUED, State.RUNNING]).order_by("pk").first()) is not None:
+        words = f"{run} is {'training' if run.state == State.RUNNING else 'queued'}"
+        why = "It becomes a candidate when it ends."
+        yield Act("training", words, why, "Watch it", at("training:run", run.pk), Permission.VIEW)
+    if count := produced.filter(label="", proposed_bucket__gt="").count():
+        words = f"Review {count:,} proposed {'failure' if count == 1 else 'failures'}"
+        why = "Detectors found them. Each one that you confirm can become a test."
+        yield Act("failures", words, why, "Review", at("failures:queue"), Permission.REVIEW)
+    if count := produced.filter(label=Label.FAILURE, tasks=None, failures__current=True).count():
+        words = f"Turn {count:,} {'failure' if count == 1 else 'failures'} into tests"
+        why = "They are labelled, and no task checks them yet."
+        yield Act("tasks", words, why, "Choose an environment", at("environments:index"), Permission.BUILD)
+    newest = runs.order_by("-pk").first()
+    tasks = Task.objects.filter(project=project, retired_at=None, is_proved=True)
+    fresh = tasks.filter(created_at__gt=newest.created_at) if newest else tasks
+    if count := fresh.count():
+        words = f"Learn from {count:,} new {'task' if count == 1 else 'tasks'}"
+        why = "Try a change of the prompt first, or train."
+        yield Act("training", words, why, "Find the lightest fix", at("training:launch"), Permission.TRAIN)
+    yield Act(
+        "runs",
+        "All caught up",
+        "New runs bring new failures.",
+        "Look at production",
+        at("trajectories:metrics"),
+        Permission.VIEW,
+    )
