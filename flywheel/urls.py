@@ -5,7 +5,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from flywheel.accounts.pages import profile, settings_urls
 from flywheel.evals.api import attempt_server
 from flywheel.promotions.pages import overview
-from flywheel.server import health
+from flywheel.server import demo_scenes, health
 from flywheel.server.api import api
 from flywheel.trajectories.ingest import otlp_http
 from flywheel.trajectories.ingest.gateway import openai_endpoints
@@ -17,9 +17,15 @@ retention_urls: list[URLPattern | URLResolver] = [
     path("retention/preview/", retention_views.retention_preview, name="retention_preview"),
 ]
 
+# /p/<project>/: the overview, and the demo's guided tour
+overview_urls: list[URLPattern | URLResolver] = [
+    path("", overview.index, name="index"),
+    path("scene/", demo_scenes.scene, name="scene"),
+]
+
 # /p/<project>/
 project_urls: list[URLPattern | URLResolver] = [
-    path("", include(([path("", overview.index, name="index")], "overview"))),
+    path("", include((overview_urls, "overview"))),
     path("agents/", include("flywheel.agents.urls")),
     path("trajectories/", include("flywheel.trajectories.urls")),
     path("failures/", include("flywheel.failures.urls")),

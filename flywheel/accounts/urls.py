@@ -2,7 +2,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, URLResolver, path
 
 from flywheel.accounts.access import public
-from flywheel.accounts.pages import profile
+from flywheel.accounts.pages import demo, profile
 from flywheel.accounts.pages.login import SignInPage
 
 app_name = "accounts"
@@ -10,5 +10,7 @@ app_name = "accounts"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", profile.profile, name="profile"),
     path("login/", public(SignInPage.as_view()), name="login"),
+    path("demo/", demo.switch, name="demo_switch"),
+    path("demo/<str:token>/", demo.enter, name="demo"),
     path("logout/", public(LogoutView.as_view()), name="logout"),
 ]

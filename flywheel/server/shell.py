@@ -11,8 +11,10 @@ from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import SafeString
 
+from flywheel.accounts import demo_accounts
 from flywheel.accounts.models import Permission, Project
 from flywheel.accounts.project_settings import members
+from flywheel.server.demo_scenes import scene_of
 from flywheel.system.sql import planned
 from flywheel.trajectories.annotations.project_buckets import every
 
@@ -47,8 +49,18 @@ def context(request: HttpRequest) -> dict[str, Any]:
         return found
     namespace = request.resolver_match.namespace if request.resolver_match else ""
     found["projects"], found["unread_mentions"], counts = _around(project, request.user.pk)  # type: ignore[arg-type]
+    if project.is_demo:
+        found |= _demo(request, project)
     found["rail"], found["rail_menu"] = _rail(project.slug, namespace, Permission.ADMIN in permissions, counts)
     return found
+
+
+def _demo(request: HttpRequest, project: Project) -> dict[str, Any]:
+    """The accounts that a visitor of the demo may go on as, and the scene of its story."""
+    offered = demo_accounts.others(request)
+    is_dismissed = demo_accounts.is_dismissed(request)
+    scene = scene_of(project) if offered and not is_dismissed else None
+    return {"demo_accounts": offered, "demo_is_dismissed": is_dismissed, "scene": scene}
 
 
 @lru_cache(maxsize=256)

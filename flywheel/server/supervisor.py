@@ -166,8 +166,8 @@ def _run(demo: bool, workbench: str) -> None:
             _wait_until_ready(running)
             if story.process is not None and (code := story.process.wait()):
                 raise subprocess.CalledProcessError(code, story.command)
-            print(logins.stdout, end="")
-            print(f"Flywheel is ready: http://{env.bind()}:{env.port()}", flush=True)
+            print(f"Flywheel is ready: http://{env.bind()}:{env.port()}")
+            print(logins.stdout, end="", flush=True)
             if demo:  # nobody waits for the second story, whose agent answers as long as we run
                 more = ["--workbench", workbench] if workbench else []
                 running.append(Child("help desk", [sys.executable, "-m", "workers.programs.agent_demo", *more]))

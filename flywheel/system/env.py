@@ -80,6 +80,9 @@ VARIABLES = {
             "80%",
             "memory for one process with a model: a share of this machine's such as 80%, or gigabytes such as 24G",
         ),
+        Variable(
+            "FLYWHEEL_STORY_SEED", "20", "a number from 0 to 999: which customers `make demo` and `make turn` have"
+        ),
         Variable("DATABASE_URL", "", "postgresql://user:password@host:port/name; empty starts the embedded PostgreSQL"),
         Variable("CELERY_BROKER_URL", "", "redis://…, amqp://…; empty uses the database itself (pgmq)"),
     ]
@@ -182,6 +185,10 @@ def grpc_port() -> int | None:
 
 def web_processes() -> int:
     return _read("FLYWHEEL_WEB_PROCESSES", _between(1, 16))
+
+
+def story_seed() -> int:
+    return _read("FLYWHEEL_STORY_SEED", _between(0, 999))
 
 
 def sandbox_without() -> frozenset[str]:

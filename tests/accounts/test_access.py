@@ -43,13 +43,13 @@ from tests.promotions.conftest import agent, candidate, evaluated
 __all__ = ["agent", "candidate", "evaluated"]
 
 PAGES = {
-    ANYONE: "accounts:login accounts:logout healthz readyz",
-    SIGNED_IN: "home accounts:profile",
+    ANYONE: "accounts:login accounts:logout accounts:demo healthz readyz",
+    SIGNED_IN: "home accounts:profile accounts:demo_switch",
     "key:ingest": "ingest:traces ingest:logs ingest:metrics",
     "key:gateway": "gateway:chat_completions gateway:models",
     "key:attempt": "attempts:tools attempts:tool attempts:mcp attempts:lease attempts:result",
     Permission.VIEW: """
-        overview:index
+        overview:index overview:scene
         agents:index agents:agent agents:version agents:difference agents:choose_difference
         trajectories:index trajectories:facets trajectories:export
         trajectories:detail trajectories:conversation trajectories:steps

@@ -21,6 +21,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey, Membership, Project, Role, User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
+from flywheel.core.envs.policy_rollouts import Engine
 from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
@@ -40,6 +41,7 @@ from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.sealed_comparison import Comparison, final_of, open_sealed
 from flywheel.promotions.suite_standings import Standing, standings
 from flywheel.training.launch.run_control import LaunchRequest, launch
+from flywheel.system import env
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
@@ -50,7 +52,7 @@ log = logging.getLogger("workers.programs.story_playback")
 
 J = TypeVar("J", bound=Job)
 
-SEED = 20
+SEED = env.story_seed()
 ENVIRONMENT = "workplace"
 RESERVED = sorted(w.id for w in story.WORDINGS.values() if w.group == "reserved")
 THROUGH = "the story's oracle"
@@ -137,15 +139,29 @@ def send_traffic(
 ) -> int:
     """Let the live version answer these customers and export what happened; returns the number of trajectories."""
     assert agent.live is not None
-    requests = story.sessions(len(customers), seed=SEED, first=customers.start)
     engine = open_version(agent.live)
     try:
-        rollouts = traffic.answer(engine, requests)
+        return answer_customers(project, agent.live, engine, endpoint, customers, begin=begin, end=end)
     finally:
         engine.close()
+
+
+def answer_customers(
+    project: Project,
+    version: Version,
+    engine: Engine,
+    endpoint: str,
+    customers: range,
+    *,
+    begin: datetime,
+    end: datetime,
+) -> int:
+    """Let a version's open engine answer these customers and export what happened; returns how many requests."""
+    requests = story.sessions(len(customers), seed=SEED, first=customers.start)
+    rollouts = traffic.answer(engine, requests)
     wait_until(lambda: _answers(endpoint), 120, f"{endpoint}/healthz answers")
     key, text = ApiKey.make(project, "story traffic", ["ingest"], oracle(project).user)
-    traffic.send(endpoint, text, requests, rollouts, version=str(agent.live.number), begin=begin, end=end)
+    traffic.send(endpoint, text, requests, rollouts, version=str(version.number), begin=begin, end=end)
     key.delete()
     return len(requests)
 

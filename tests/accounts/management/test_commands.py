@@ -1,6 +1,7 @@
 """`manage.py prepare`, `create_key`, `create_project`."""
 
 import json
+import re
 import stat
 from io import StringIO
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import Client
 
 from flywheel.accounts.models import ApiKey, AuditEntry, Project, User
 from tests.conftest import Cast
@@ -95,6 +97,9 @@ def test_prepare_makes_the_demos_logins_and_prints_them_at_every_start(home: Pat
         assert username in user.memberships.values_list("role", flat=True)
     printed = run("prepare", "--logins")
     assert all(password in printed for password in logins.values())
+    link = re.search(r"http://127\.0\.0\.1:[0-9]+(/account/demo/\S+/)", printed)
+    assert link
+    assert Client().get(link[1]).headers["Location"] == "/p/demo/"
     run("prepare", "--demo")
     assert run("prepare", "--logins") == printed
     changed = User.objects.get(username="trainer")

@@ -18,21 +18,17 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection, transaction
+from django.urls import reverse
 
+from flywheel.accounts import demo_accounts
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.accounts.project_settings import members
-from flywheel.system import broker
+from flywheel.system import broker, env
 from flywheel.system.migration_history import UnfinishedHistory, adopt
 
 LOCK = 0x464C590001
 DEMOS = {"demo": "Demo", "agent": "Lamp shop (scripted model)"}
-DEMO_ROLES = {
-    # Reviewers of the demo also make tasks, so that key `x` does what the README says.
-    "reviewer": (Role.REVIEWER, Role.BUILDER),
-    "trainer": (Role.TRAINER,),
-    "approver": (Role.APPROVER,),
-}
 THROUGH = "manage.py prepare"
 
 
@@ -88,13 +84,17 @@ class Command(BaseCommand):
             self.stdout.write(f"Admin of project {slug}: username admin, password {password} (shown this once)")
 
     def _print_logins(self) -> None:
-        """The passwords that still fit; who changed theirs knows it."""
+        """The link that signs a visitor on this machine in, and the passwords that still fit; who changed theirs knows
+        it."""
         for username, password in _read(_file()).items():
             user = User.objects.filter(username=username).first()
             if user and user.check_password(password):
                 held = user.memberships.filter(project__slug="demo").order_by("role")
                 roles = ", ".join(held.values_list("role", flat=True))
                 self.stdout.write(f"Demo login: username {username}, password {password} ({roles})")
+        if demo_accounts.is_local(env.bind()) and Project.objects.filter(slug=demo_accounts.PROJECT).exists():
+            link = reverse("accounts:demo", args=[demo_accounts.link_token()])
+            self.stdout.write(f"Open the demo, signed in: http://{env.bind()}:{env.port()}{link}")
 
 
 @transaction.atomic
@@ -104,7 +104,7 @@ def _demo() -> None:
         for slug, name in DEMOS.items()
     ]
     logins = _read(_file())
-    for username, roles in DEMO_ROLES.items():
+    for username, roles in demo_accounts.ROLES.items():
         user, password = members.account(username, logins.get(username, ""))
         if password:
             logins[username] = password
