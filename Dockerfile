@@ -8,6 +8,7 @@ COPY flywheel flywheel
 COPY workers workers
 COPY templates templates
 COPY static static
+COPY docs docs
 COPY manage.py ./
 
 FROM base AS server

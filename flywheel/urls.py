@@ -5,7 +5,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from flywheel.accounts.pages import profile, settings_urls
 from flywheel.evals.api import attempt_server
 from flywheel.promotions.pages import overview
-from flywheel.server import demo_scenes, health
+from flywheel.server import demo_scenes, guides, health
 from flywheel.server.api import api
 from flywheel.trajectories.ingest import otlp_http
 from flywheel.trajectories.ingest.gateway import openai_endpoints
@@ -36,6 +36,13 @@ project_urls: list[URLPattern | URLResolver] = [
     path("settings/", include(([*settings_urls.urlpatterns, *retention_urls], settings_urls.app_name))),
 ]
 
+# /help/
+help_urls: list[URLPattern | URLResolver] = [
+    path("", guides.guide, name="index"),
+    path("design/<slug:name>/", guides.guide, {"folder": "design"}, name="design"),
+    path("<slug:name>/", guides.guide, name="guide"),
+]
+
 # /v1/: OpenTelemetry's own paths
 ingest_urls: list[URLPattern | URLResolver] = [
     path("traces", otlp_http.traces, name="traces"),
@@ -61,6 +68,7 @@ attempt_urls: list[URLPattern | URLResolver] = [
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", profile.home, name="home"),
     path("account/", include("flywheel.accounts.urls")),
+    path("help/", include((help_urls, "help"))),
     path("p/<slug:project>/", include(project_urls)),
     path("v1/", include((ingest_urls, "ingest"))),
     path("gateway/v1/", include((gateway_urls, "gateway"))),

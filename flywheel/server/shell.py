@@ -15,6 +15,7 @@ from flywheel.accounts import demo_accounts
 from flywheel.accounts.models import Permission, Project
 from flywheel.accounts.project_settings import members
 from flywheel.server.demo_scenes import scene_of
+from flywheel.server.guides import help_for
 from flywheel.system.sql import planned
 from flywheel.trajectories.annotations.project_buckets import every
 
@@ -49,6 +50,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
         return found
     namespace = request.resolver_match.namespace if request.resolver_match else ""
     found["projects"], found["unread_mentions"], counts = _around(project, request.user.pk)  # type: ignore[arg-type]
+    found["help_url"] = help_for(request.resolver_match.view_name if request.resolver_match else "")
     if project.is_demo:
         found |= _demo(request, project)
     found["rail"], found["rail_menu"] = _rail(project.slug, namespace, Permission.ADMIN in permissions, counts)

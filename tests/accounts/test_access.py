@@ -44,7 +44,7 @@ __all__ = ["agent", "candidate", "evaluated"]
 
 PAGES = {
     ANYONE: "accounts:login accounts:logout accounts:demo healthz readyz",
-    SIGNED_IN: "home accounts:profile accounts:demo_switch",
+    SIGNED_IN: "home accounts:profile accounts:demo_switch help:index help:guide help:design",
     "key:ingest": "ingest:traces ingest:logs ingest:metrics",
     "key:gateway": "gateway:chat_completions gateway:models",
     "key:attempt": "attempts:tools attempts:tool attempts:mcp attempts:lease attempts:result",
@@ -328,7 +328,7 @@ def test_a_page_keeps_out_who_may_not(
 @pytest.mark.django_db
 @pytest.mark.parametrize("page", [page for page in PAGE_LIST if page.permission == SIGNED_IN], ids=str)
 def test_an_account_page_wants_a_login(page: Page, client: Client) -> None:
-    assert client.get(page.url()).headers["Location"].startswith("/account/login/")
+    assert client.get(nonsense(page, "none")).headers["Location"].startswith("/account/login/")
 
 
 @pytest.mark.django_db
