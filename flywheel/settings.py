@@ -47,10 +47,11 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "flywheel.server.static_files.StaticFiles",
     "flywheel.server.middleware.security_headers",
     "flywheel.trajectories.ingest.misdirected_requests.misdirected",
     "flywheel.server.middleware.programs",
+    "flywheel.server.compression.Compression",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -127,7 +128,7 @@ WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": {"location": HOME / "artifacts"}},
-    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "staticfiles": {"BACKEND": "flywheel.server.static_files.NamedByContent"},
 }
 RUNS_DIR = HOME / "runs"
 GATEWAY_DIR = HOME / "gateway"

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
@@ -25,6 +26,7 @@ SHOW_ONCE = "accounts.show_once"
 ROOMS_AUDITED = ["accounts", "agents", "trajectories", "failures", "environments", "evals", "training", "promotions"]
 
 
+@never_cache
 @require_GET
 @requires(Permission.ADMIN)
 def settings_index(request: PageRequest) -> HttpResponse:
@@ -77,6 +79,7 @@ def become_approver(request: PageRequest) -> HttpResponse:
     return redirect(back) if is_ours else redirect("settings:index", project=request.project.slug)
 
 
+@never_cache
 @require_GET
 @requires(Permission.ADMIN)
 def keys_index(request: PageRequest) -> HttpResponse:
