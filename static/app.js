@@ -131,6 +131,8 @@ window.Flywheel = (() => {
     if (confirmed.delete(element)) return;
     event.preventDefault();
     event.stopImmediatePropagation();
+    // What is missing is told before a name is typed again for nothing. A form that submits has been looked at already.
+    if (element.type === "submit" && !element.formNoValidate && element.form && !element.form.reportValidity()) return;
     const { confirm: text, confirmYes: yes, retype } = element.dataset;
     if (await confirm(text, { yes: yes || element.textContent.trim().slice(0, 40) || undefined, retype })) {
       confirmed.add(element);

@@ -9,6 +9,7 @@ Both fragments need exactly what `comparison_context` returns, and the shell's `
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flywheel.core.evidence.statistics.arm_comparison import SLICE_MIN_TASKS
 from flywheel.core.evidence.statistics.eval_metrics import METRICS
 from flywheel.environments.models import Task
 from flywheel.evals.comparisons.rollout_pairs import pairs
@@ -47,8 +48,9 @@ def comparison_context(
 
     Keys: `candidate_run`, `baseline_run`, `doubts`, `apart` (an `apart.Apart`), `success` (the difference), `counts`
     (fixed, broken, same, unscored), `synthetic` (the same of the synthetic tasks alone, empty where there is none),
-    `mcnemar_p`, `metrics` (rows of the table), `ratios`, `slices`, `charts`, `changed` (broken tasks, then fixed),
-    `changed_more` (how many are not listed), `only_baseline`, `only_candidate`, `unscored_tasks` (tasks).
+    `mcnemar_p`, `metrics` (rows of the table), `ratios`, `slices`, `slice_min_tasks` (the fewest tasks that are
+    tested), `charts`, `changed` (broken tasks, then fixed), `changed_more` (how many are not listed), `only_baseline`,
+    `only_candidate`, `unscored_tasks` (tasks).
     """
     rows = comparison["tasks"]
     turned = [*_of("broken", rows), *reversed(_of("fixed", rows))]
@@ -82,6 +84,7 @@ def comparison_context(
         "mcnemar_p": comparison["mcnemar_p"],
         "metrics": metrics,
         "ratios": [_ratio(name, comparison["ratios"][name], metrics) for name in RATIOS],
+        "slice_min_tasks": SLICE_MIN_TASKS,
         "slices": [{**one, "label": bucket_label(candidate.project, one["name"])} for one in comparison["slices"]],
         "charts": _charts(candidate, metrics, comparison, margins or {}),
         "changed": changed,

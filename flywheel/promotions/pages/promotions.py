@@ -227,6 +227,7 @@ def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int 
         request,
         "promotions/candidate.html",
         {**context, "candidate": row, "form": form, "barred": barred, "promotion": promotion},
+    form.fields["override"].widget.attrs["required"] = context["is_against"]
         status=status,
     )
 

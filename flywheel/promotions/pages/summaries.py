@@ -12,6 +12,7 @@ from flywheel.evals.pages.comparison_context import comparison_context
 from flywheel.promotions import sealed_comparison, suite_standings
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.never_events import never_events
+from flywheel.promotions.pages.headline import headline
 from flywheel.training.models import FixTrial
 
 DEFAULT_RULES: dict[str, Any] = Policy().to_dict()
@@ -46,6 +47,8 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
     comparison = row.report["comparison"]
     return {
         **comparison_context(row.version_eval, row.baseline_eval, comparison),
+    standings, final = _standings(row), sealed_comparison.final(row)
+    said = headline(row, standings["stands"], final)
         "lineage": lineage(row, project),
         "decision": decision,
         "checks": decision["checks"],
@@ -60,8 +63,10 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
         "rewards": row.report.get("rewards", []),
         "openings": openings(row.version_eval.task_set),
         "never_events": never_events(row),
-        **_standings(row),
-        "final": sealed_comparison.final(row),
+        **standings,
+        "final": final,
+        "headline": said,
+        "is_against": said.tone != "ok",
         "is_stale": row.state == Candidate.State.WAITING and row.agent.live_id != row.baseline_id,
     }
 

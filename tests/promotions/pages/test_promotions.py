@@ -25,6 +25,10 @@ def test_the_candidate_page_says_the_verdict_its_interval_and_who(
 ) -> None:
     page = sign_in(cast.approver).get(reverse("promotions:candidate", args=["acme", candidate.pk])).content.decode()
     assert "ELIGIBLE" in page
+    shown = page.split('<p class="verdict', 1)[1].split("</p>")[0]
+    parts = ["Shown to be better.", "8 tasks fixed, 0 broken.", "Overall", "<em>better</em>"]
+    assert [part for part in parts if part in shown] == parts
+    assert sorted(shown.index(part) for part in parts) == [shown.index(part) for part in parts]
     assert "Approve and promote" in page
     assert "trainer" in page
 
