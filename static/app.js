@@ -278,6 +278,9 @@ window.Flywheel = (() => {
     if (button) return void copy(button);
     if (target.closest("[data-dismiss]")) return void target.closest(".message").remove();
     if (target.closest("[data-theme-switch]")) return void switchTheme();
+    const opener = target.closest("[data-opens]");
+    if (opener) return void find(opener.dataset.opens).showModal();
+    if (target.closest("[data-closes]")) return void target.closest("dialog").close();
     if (target.closest("[data-confirm-no]")) return void find("#confirm").close("no");
 
     const row = target.closest("tr[data-href]");

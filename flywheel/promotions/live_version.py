@@ -1,4 +1,4 @@
-"""The only place that moves `Agent.live`: approve and promote, reject, roll back.
+"""The only place that moves `Agent.live`: approve and promote, reject, roll back, and say later why.
 
 A move is a compare-and-set on `Agent.generation` and one append-only `Promotion` row, in one transaction. Two people
 never approve their own work: who launched may not approve, here and as a constraint of the database.
@@ -16,7 +16,7 @@ from flywheel.core.digests import digest
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.evals.serving import loaded_adapters, version_isolation
 from flywheel.promotions import suite_standings
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.models import Candidate, LateReason, Promotion
 from flywheel.promotions.sealed_comparison import Comparison, final_of
 
 PROMOTE_S = 30.0
@@ -72,24 +72,36 @@ def reject(*, candidate: Candidate, actor: Actor, reason: str) -> None:
     actor.record(project=candidate.project, action="promotions.reject", subject=candidate, reason=reason)
 
 
-def roll_back(*, agent: Agent, to: Version, actor: Actor, reason: str, generation: int) -> Promotion:
+def roll_back(*, agent: Agent, to: Version, actor: Actor, generation: int, reason: str = "") -> Promotion:
     """Make an earlier live version live again: a new move, with nothing uploaded or evaluated anew.
 
-    One approver is enough, so that an emergency ends quickly: a server that does not answer delays it by ROLLBACK_S and
-    does not stop it; the promotion's `unserved` then says why. Raises Refused.
+    One approver is enough and the reason may follow (`give_reason`), so that an emergency ends quickly: a server that
+    does not answer delays it by ROLLBACK_S and does not stop it; the promotion's `unserved` then says why. Raises
+    Refused.
     """
-    if not reason.strip():
-        raise Refused("say why; it is kept with the rollback", field="reason")
     if not agent.promotions.filter(after=to).exists():
         raise Refused(f"{to} was never live")
     if agent.live_id == to.pk:
         raise Refused(f"{to} is live already")
     server = loaded_adapters.hand_over(to, within_s=ROLLBACK_S)
-    promotion = Promotion(agent=agent, kind=Promotion.Kind.ROLLBACK, after=to, reason=reason)
+    promotion = Promotion(agent=agent, kind=Promotion.Kind.ROLLBACK, after=to, reason=reason.strip())
     with transaction.atomic():
         _move(promotion, server, actor, generation)
         agent.candidates.filter(state=Candidate.State.WAITING).exclude(baseline=to).update(state=Candidate.State.VOID)
     return promotion
+
+
+@transaction.atomic
+def give_reason(*, promotion: Promotion, actor: Actor, reason: str) -> None:
+    """Say why a version was rolled back, where that was left out. Raises Refused, and Stale when it is said already."""
+    if not reason.strip():
+        raise Refused("say why; it is kept with the rollback", field="reason")
+    row = Promotion.objects.select_for_update(of=("self",), no_key=True).get(pk=promotion.pk)
+    if row.why:
+        raise Stale("the reason is given already")
+    LateReason.objects.create(promotion=row, text=reason.strip(), by=actor.user)
+    subject = f"{row.agent} → {row.after}"
+    actor.record(project=row.agent.project, action="promotions.give_reason", subject=subject, reason=reason.strip())
 
 
 def make_first(*, agent: Agent, version: Version, actor: Actor, reason: str) -> Promotion:

@@ -15,6 +15,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("candidates/<int:pk>/sealed/open/", promotions.open_sealed, name="open_sealed"),
     path("lineage/<str:trace_id>/", promotions.lineage, name="lineage"),
     path("agents/<slug:agent>/roll-back/", promotions.roll_back, name="roll_back"),
+    path("agents/<slug:agent>/moves/<int:generation>/reason/", promotions.say_why, name="say_why"),
     path("agents/<slug:agent>/suites/", suites.of_agent, name="suites"),
     path("agents/<slug:agent>/suites/put/", suites.put, name="put_suite"),
     path("agents/<slug:agent>/suites/<slug:suite>/retire/", suites.retire, name="retire_suite"),

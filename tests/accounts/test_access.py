@@ -121,6 +121,7 @@ PAGES = {
     """,
     Permission.APPROVE: """
         promotions:approve promotions:reject promotions:open_sealed promotions:roll_back promotions:first
+        promotions:say_why
         promotions:harmless evals:override_reward_audit
     """,
     Permission.ADMIN: """
@@ -193,7 +194,7 @@ CALLS = {
         propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: """
-        approve_candidate reject_candidate call_attempt_harmless open_sealed roll_back override_reward_audit
+        approve_candidate reject_candidate call_attempt_harmless open_sealed roll_back give_reason override_reward_audit
     """,
     Scope.ADMIN: """
         set_detector
@@ -546,6 +547,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("promotions", "trace_id"): trajectory.trace_id,
         ("promotions", "agent"): candidate.agent.name,
         ("promotions", "suite"): suite.name,
+        ("promotions", "generation"): candidate.agent.generation,
         ("promotions", "candidate"): candidate.version_eval_id,
         ("promotions", "baseline"): candidate.baseline_eval_id,
         ("agents", "suite"): suite.name,

@@ -246,9 +246,12 @@ def confirm_approval(tab: Tab, stage: Stage) -> None:
 
 def roll_back(tab: Tab, stage: Stage, candidate: Candidate) -> None:
     page = tab.page
-    page.fill("input[name=reason]", "only tried")
-    tab.click("Roll back")
-    page.locator("#confirm [data-confirm-yes]").click()
+    tab.click("Roll back to version")
+    dialog = page.locator("dialog[open]")
+    dialog.get_by_text("Cancel").click()
+    expect(dialog).to_have_count(0)
+    tab.click("Roll back to version")
+    dialog.get_by_role("button", name="Roll back").click()
     expect(page.locator("main, .messages").first).to_contain_text(f"{candidate.baseline} is live again")
     stage.agent.refresh_from_db()
     assert stage.agent.live == candidate.baseline

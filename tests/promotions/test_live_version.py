@@ -10,8 +10,8 @@ from flywheel.agents.models import Agent, Version
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.candidacy import propose
-from flywheel.promotions.live_version import promote, reject, roll_back
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.live_version import give_reason, promote, reject, roll_back
+from flywheel.promotions.models import Candidate, LateReason, Promotion
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated
 
@@ -117,6 +117,25 @@ def test_a_rollback_is_a_new_move_to_a_version_that_was_live(candidate: Candidat
     assert agent.live == candidate.baseline
     assert (move.kind, move.before) == ("rollback", candidate.version)
     assert Promotion.objects.filter(agent=agent).count() == 3
+
+
+def test_the_reason_of_a_rollback_follows_once_and_never_changes(candidate: Candidate, cast: Cast) -> None:
+    approver = Actor(cast.approver)
+    first = promote(candidate=candidate, actor=approver, reason="better", generation=candidate.agent.generation)
+    agent = Agent.objects.get(pk=candidate.agent_id)
+    move = roll_back(agent=agent, to=candidate.baseline, actor=approver, generation=agent.generation)
+    assert move.why == ""
+    with pytest.raises(Refused, match="say why"):
+        give_reason(promotion=move, actor=approver, reason=" ")
+    give_reason(promotion=move, actor=approver, reason=" complaints ")
+    assert Promotion.objects.get(pk=move.pk).why == "complaints"
+    entry = AuditEntry.objects.latest("pk")
+    assert (entry.action, entry.reason) == ("promotions.give_reason", "complaints")
+    for told in (first, move):
+        with pytest.raises(Stale, match="given already"):
+            give_reason(promotion=told, actor=approver, reason="another")
+    with pytest.raises(IntegrityError, match="its rows never change"), transaction.atomic():
+        LateReason.objects.update(text="another")
 
 
 def test_a_version_that_was_never_live_is_no_way_back(build: Build, agent: Agent, cast: Cast) -> None:

@@ -121,8 +121,13 @@ class RejectIn(Body):
 class RollBackIn(Body):
     version: int
     """Number of a version that was live before."""
-    reason: str
+    reason: str = ""
+    """May follow by `give_reason`."""
     generation: int
+
+
+class ReasonIn(Body):
+    reason: str
 
 
 class PromotionOut(Schema):
@@ -140,7 +145,8 @@ class PromotionOut(Schema):
     """How it stood at the agent's regression suites then; of a rollback or a first version none was asked."""
     sealed: FinalOut | None
     """How it stood at the sealed part of its set then; null where that has none."""
-    reason: str
+    reason: str = Field(alias="why")
+    """Empty for a rollback of which nobody has said it yet."""
     unserved: str
     """Of a rollback that was just made: why no server answers with it, empty where one does."""
     created_at: datetime
@@ -229,6 +235,16 @@ def roll_back(request: HttpRequest, name: str, body: RollBackIn) -> Any:
     agent = get_object_or_404(Agent, project=asked.project, name=name)
     to = get_object_or_404(Version.objects.select_related("agent"), agent=agent, number=body.version)
     return live_version.roll_back(agent=agent, to=to, actor=asked.actor, reason=body.reason, generation=body.generation)
+
+
+@router.post("/agents/{name}/moves/{int:generation}/reason", response=PromotionOut, auth=Key(Scope.APPROVE))
+def give_reason(request: HttpRequest, name: str, generation: int, body: ReasonIn) -> Any:
+    """Say why a version was rolled back, where that was left out. 409 when it is said already."""
+    asked = keyed(request)
+    rows = Promotion.objects.filter(agent__project=asked.project, agent__name=name)
+    promotion = get_object_or_404(rows, generation=generation)
+    live_version.give_reason(promotion=promotion, actor=asked.actor, reason=body.reason)
+    return rows.select_related("late_reason").get(pk=promotion.pk)
 
 
 def _with_report(request: KeyRequest, pk: int) -> Candidate:

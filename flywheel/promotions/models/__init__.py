@@ -2,6 +2,6 @@
 
 from flywheel.promotions.models.candidates import Candidate, Harmless
 from flywheel.promotions.models.policies import Policy
-from flywheel.promotions.models.promotions import Promotion
+from flywheel.promotions.models.promotions import LateReason, Promotion
 
-__all__ = ["Candidate", "Harmless", "Policy", "Promotion"]
+__all__ = ["Candidate", "Harmless", "LateReason", "Policy", "Promotion"]

@@ -35,6 +35,7 @@ class Promotion(models.Model):
     """How it stood at the sealed part of its set then, `sealed_comparison.Comparison.snapshot`; empty where that has
     none."""
     reason = models.TextField()
+    """Empty for a rollback of which it was not said at once; then `late_reason` may follow."""
     created_at = models.DateTimeField(default=timezone.now)
     unserved = ""
     """Why no server answers with it, told to whoever just made the move; the audit log keeps it."""
@@ -54,3 +55,20 @@ class Promotion(models.Model):
 
     def __str__(self) -> str:
         return f"promotion {self.pk}"
+
+    @property
+    def why(self) -> str:
+        """The reason, at once or later; empty while nobody has said it."""
+        return self.reason or (self.late_reason.text if hasattr(self, "late_reason") else "")
+
+
+class LateReason(models.Model):
+    """Why a version was rolled back, said once the emergency was over; append-only as the promotion."""
+
+    promotion = models.OneToOneField(Promotion, on_delete=models.PROTECT, related_name="late_reason")
+    text = models.TextField()
+    by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return f"reason of {self.promotion}"

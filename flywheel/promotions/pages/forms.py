@@ -22,7 +22,7 @@ class RollBackForm(forms.Form):
 
     generation = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
     version = forms.IntegerField(widget=forms.HiddenInput, min_value=1)
-    reason = forms.CharField(max_length=2000, widget=forms.TextInput(attrs={"placeholder": "Why"}))
+    reason = forms.CharField(max_length=2000, required=False)
 
 
 class PolicyForm(forms.Form):

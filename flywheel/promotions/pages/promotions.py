@@ -27,7 +27,7 @@ from flywheel.promotions.gate_policy import (
     with_planned_margins,
 )
 from flywheel.promotions.lineage import lineage_of
-from flywheel.promotions.live_version import make_first, promote, reject
+from flywheel.promotions.live_version import give_reason, make_first, promote, reject
 from flywheel.promotions.live_version import roll_back as roll_back_to
 from flywheel.promotions.models import Candidate, Policy, Promotion
 from flywheel.promotions.never_events import call_harmless
@@ -36,6 +36,7 @@ from flywheel.promotions.pages.forms import DecisionForm, PolicyForm, RollBackFo
 from flywheel.trajectories.models import Trajectory
 
 LOG_SHOWN = 50
+REASON_MOST = 2000
 
 
 @require_GET
@@ -122,13 +123,26 @@ def roll_back(request: PageRequest, agent: str) -> HttpResponse:
     row = get_object_or_404(Agent.objects.select_related("live"), project=request.project, name=agent)
     form = RollBackForm(request.POST)
     if not form.is_valid():
-        messages.error(request, "Nothing was rolled back: say why; it is kept with the rollback.")
+        messages.error(request, "Nothing was rolled back: choose a version on this page.")
         return redirect("promotions:index", request.project.slug)
     to = get_object_or_404(Version, agent=row, number=form.cleaned_data.pop("version"))
     move = roll_back_to(agent=row, to=to, actor=request.actor, **form.cleaned_data)
     messages.success(request, f"{to} is live again.")
     if move.unserved:
         messages.warning(request, f"But {move.unserved}. Restart it (make serve): it begins with what is live.")
+    return redirect("promotions:index", request.project.slug)
+
+
+@require_POST
+@requires(Permission.APPROVE)
+def say_why(request: PageRequest, agent: str, generation: int) -> HttpResponse:
+    """Add the reason of a rollback that was made without."""
+    rows = Promotion.objects.filter(agent__project=request.project, agent__name=agent)
+    give_reason(
+        promotion=get_object_or_404(rows, generation=generation),
+        actor=request.actor,
+        reason=request.POST.get("reason", "")[:REASON_MOST],
+    )
     return redirect("promotions:index", request.project.slug)
 
 
@@ -213,6 +227,7 @@ def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int 
     if form.errors:  # said at the very end of a long page, which the focus brings into view
         form.fields["reason"].widget.attrs["autofocus"] = True
     context = summaries.candidate_context(row, request.project)
+    form.fields["override"].widget.attrs["required"] = context["is_against"]
     for each in (row.version_eval, row.baseline_eval):
         note_look(each, request.actor)
     barred = ""
@@ -227,7 +242,6 @@ def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int 
         request,
         "promotions/candidate.html",
         {**context, "candidate": row, "form": form, "barred": barred, "promotion": promotion},
-    form.fields["override"].widget.attrs["required"] = context["is_against"]
         status=status,
     )
 

@@ -23,7 +23,9 @@ def live_agents(project: Project) -> list[dict[str, Any]]:
     """Every agent, since when it is live as it is, and the versions that it could be rolled back to, newest first."""
     agents = list(Agent.objects.filter(project=project).select_related("live__agent").order_by("name"))
     moves = list(
-        Promotion.objects.filter(agent__in=agents).select_related("after__agent", "approved_by").order_by("-generation")
+        Promotion.objects.filter(agent__in=agents)
+        .select_related("after__agent", "approved_by", "late_reason")
+        .order_by("-generation")
     )
     shown = []
     for agent in agents:
@@ -36,7 +38,7 @@ def live_agents(project: Project) -> list[dict[str, Any]]:
 def promotion_log(project: Project, limit: int) -> list[Promotion]:
     """The latest moves of the project's agents, newest first."""
     rows = Promotion.objects.filter(agent__project=project).select_related(
-        "agent", "before__agent", "after__agent", "approved_by", "proposed_by", "candidate"
+        "agent", "before__agent", "after__agent", "approved_by", "proposed_by", "candidate", "late_reason__by"
     )
     return list(rows.order_by("-id")[:limit])
 
@@ -45,10 +47,10 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
     """The evidence of a candidate, from its stored report."""
     decision = row.report["decision"]
     comparison = row.report["comparison"]
-    return {
-        **comparison_context(row.version_eval, row.baseline_eval, comparison),
     standings, final = _standings(row), sealed_comparison.final(row)
     said = headline(row, standings["stands"], final)
+    return {
+        **comparison_context(row.version_eval, row.baseline_eval, comparison),
         "lineage": lineage(row, project),
         "decision": decision,
         "checks": decision["checks"],

@@ -76,6 +76,39 @@ def test_approving_and_rolling_back_by_click(candidate: Candidate, cast: Cast, s
     client.post(reverse("promotions:roll_back", args=["acme", agent.name]), back)
     agent.refresh_from_db()
     assert agent.live == candidate.baseline
+    assert "no reason yet" not in client.get(reverse("promotions:index", args=["acme"])).content.decode()
+
+
+def test_the_reason_of_a_rollback_may_follow_and_is_marked_until_it_does(
+    candidate: Candidate, cast: Cast, sign_in: SignIn
+) -> None:
+    client = sign_in(cast.approver)
+    data = {"generation": candidate.agent.generation, "reason": "better"}
+    client.post(reverse("promotions:approve", args=["acme", candidate.pk]), data)
+    generation = Agent.objects.get(pk=candidate.agent_id).generation
+    back = {"generation": generation, "version": candidate.baseline.number, "reason": ""}
+    client.post(reverse("promotions:roll_back", args=["acme", candidate.agent.name]), back)
+    index = reverse("promotions:index", args=["acme"])
+    page = client.get(index).content.decode()
+    assert page.count("no reason yet") == 1
+    reason = reverse("promotions:say_why", args=["acme", candidate.agent.name, generation + 1])
+    assert reason in page
+    assert reason not in sign_in(cast.viewer).get(index).content.decode()
+    client.post(reason, {"reason": "  complaints of the night  "})
+    page = client.get(index).content.decode()
+    assert "no reason yet" not in page
+    assert "complaints of the night" in page
+    assert "approver, <time" in page
+
+
+def test_the_form_is_checked_before_the_name_is_typed_again(candidate: Candidate, cast: Cast, sign_in: SignIn) -> None:
+    approver = sign_in(cast.approver)
+    url = reverse("promotions:candidate", args=["acme", candidate.pk])
+    assert 'name="override"' not in approver.get(url).content.decode()
+    Candidate.objects.filter(pk=candidate.pk).update(verdict="not_shown")
+    page = page_of(approver.get(url))
+    assert '<input type="checkbox" name="override" required id="id_override">' in page
+    assert "formnovalidate>Reject</button>" in page
 
 
 def test_clicking_approve_twice_promotes_once(candidate: Candidate, cast: Cast, sign_in: SignIn) -> None:
