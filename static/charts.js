@@ -1,4 +1,4 @@
-// Draws every [data-chart] with Plotly in our colours. Plotly is fetched only where there is a chart.
+// Draws every [data-chart] with Plotly in our colours, once it comes into view. Plotly is fetched for the first of them.
 //
 // The data is the text of a [data-spec] child ({% chart spec %} writes it), or of the element whose id is data-chart:
 //
@@ -208,6 +208,16 @@
     };
   }
 
+  const DAY_MS = 86_400_000;
+
+  /** One day alone would be spread over the axis in milliseconds: it gets a day of room on both sides. */
+  function aroundOneDay(values) {
+    const days = [...new Set(values.map((value) => String(value).slice(0, 10)))];
+    if (days.length !== 1) return {};
+    const range = [-1, 1].map((step) => new Date(Date.parse(days[0]) + step * DAY_MS).toISOString().slice(0, 10));
+    return { range, dtick: DAY_MS, tickformat: "%-d %b %Y" };
+  }
+
   function layoutOf(spec, theme) {
     const forest = spec.kind === "forest";
     const xs = spec.series.flatMap((series) => series.x);
@@ -238,7 +248,7 @@
       shapes,
       annotations,
       modebar: { bgcolor: "rgba(0, 0, 0, 0)", color: theme["text-2"], activecolor: theme.accent },
-      xaxis: axis(theme, spec.x, xType, { spikecolor: theme["line-strong"], spikethickness: 1, spikedash: "dot", showgrid: forest || xType !== "category", ...(xType === "category" ? { nticks: 0 } : {}) }),
+      xaxis: axis(theme, spec.x, xType, { spikecolor: theme["line-strong"], spikethickness: 1, spikedash: "dot", showgrid: forest || xType !== "category", ...(xType === "category" ? { nticks: 0 } : xType === "date" ? aroundOneDay(xs) : {}) }),
       yaxis: forest ? axis(theme, spec.y, "category", { autorange: "reversed", showgrid: false, nticks: 0, showline: false }) : axis(theme, spec.y, "linear", scale),
     };
   }
@@ -409,14 +419,26 @@
       }
       leaving.delete(figure.dataset.chartKey);
     }
-    loadPlotly().then(
-      (Plotly) => found.forEach((figure) => figure.isConnected && draw(figure, Plotly)),
-      () => found.forEach((figure) => showTable(figure, true)),
-    );
+    for (const figure of found) seen.observe(figure);
   }
+
+  /** What is a window's half below the view is drawn already, so that who scrolls finds it there. */
+  const seen = new IntersectionObserver(
+    (entries) => {
+      for (const { target: figure, isIntersecting } of entries) {
+        if (!isIntersecting) continue;
+        seen.unobserve(figure);
+        loadPlotly().then(
+          (Plotly) => figure.isConnected && draw(figure, Plotly),
+          () => showTable(figure, true),
+        );
+      }
+    },
+    { rootMargin: "50% 0px" },
+  );
 
   onContent(prepare);
   document.addEventListener("flywheel:theme", () => {
-    if (window.Plotly) for (const figure of figures.keys()) if (figure.isConnected) draw(figure, window.Plotly);
+    for (const figure of figures.keys()) if (figure.querySelector("[data-chart-plot]")?.data) draw(figure, window.Plotly);
   });
 })();

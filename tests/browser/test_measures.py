@@ -22,6 +22,9 @@ pytestmark = [
 ]
 expect.set_options(timeout=PATIENCE_MS)
 HOSTILE = "<img src=x onerror=alert(1)>"
+FAR_BELOW = (
+    "document.addEventListener('DOMContentLoaded', () => document.querySelector('main').style.paddingTop = '3000px')"
+)
 
 
 @pytest.fixture
@@ -61,7 +64,11 @@ def test_metrics_come_after_their_page_and_a_row_opens_its_list(
     expect(page.locator("h1")).to_have_text("Metrics of production")
     expect(page.locator("#figures .tile").nth(1)).to_contain_text("66.7")
     expect(page.locator("#figures .tile").nth(1)).to_contain_text("3 without an outcome")
-    # Of six charts, that of the tokens has nothing to draw.
+    # Of six charts, that of the tokens has nothing to draw. Those far below the view wait until somebody comes to them.
+    assert page.locator("#figures [data-chart]").count() == 6
+    for chart in page.locator("#figures [data-chart]").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart.locator(".js-plotly-plot, .is-nothing")).to_be_visible()
     expect(page.locator("#figures .js-plotly-plot")).to_have_count(5)
     tab.click("By tool")
     expect(page.locator("#figures tbody tr").nth(1)).to_contain_text(HOSTILE)
@@ -70,6 +77,35 @@ def test_metrics_come_after_their_page_and_a_row_opens_its_list(
     expect(page.locator("h1")).to_have_text("Trajectories")
     expect(page.locator("tbody tr")).to_have_count(9)
     assert "env%3Aproduction" in page.url
+    assert tab.problems == []
+    tab.close()
+
+
+def test_the_drawing_library_is_fetched_once_a_chart_comes_into_view(
+    cast: Cast, build: Build, enter: Callable[..., Tab]
+) -> None:
+    traffic(build)
+    tab = enter(cast.viewer)
+    page = tab.page
+    page.add_init_script(FAR_BELOW)
+    tab.open("/p/acme/trajectories/metrics/?from=2026-11-02&to=2026-11-04")
+    chart = page.locator("#figures [data-chart]").last
+    expect(chart).to_be_attached()
+    page.evaluate("new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve, 200)))")
+    assert page.evaluate("typeof Plotly") == "undefined"
+    chart.scroll_into_view_if_needed()
+    expect(chart.locator(".js-plotly-plot, .is-nothing")).to_be_visible()
+    assert page.evaluate("typeof Plotly") == "object"
+    assert tab.problems == []
+    tab.close()
+
+
+def test_one_day_alone_has_a_day_of_room_on_both_sides(cast: Cast, build: Build, enter: Callable[..., Tab]) -> None:
+    traffic(build)
+    tab = enter(cast.viewer)
+    tab.open("/p/acme/trajectories/metrics/?from=2026-11-03&to=2026-11-03")
+    ticks = tab.page.locator("[data-chart-key='metrics-failures-'] .xtick text")
+    expect(ticks).to_have_text(["2 Nov 2026", "3 Nov 2026", "4 Nov 2026"])
     assert tab.problems == []
     tab.close()
 
