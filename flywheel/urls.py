@@ -78,3 +78,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("readyz", health.readyz, name="readyz"),
 ]
 handler403 = "flywheel.accounts.pages.refusals.forbidden"
+handler404 = "flywheel.accounts.pages.refusals.not_found"
+handler500 = "flywheel.accounts.pages.refusals.failed"

@@ -69,11 +69,10 @@ def requires(permission: Permission) -> Callable[[Callable[Concatenate[PageReque
                 return redirect("accounts:profile")
             if (known := user.project(project)) is None:
                 raise Http404
-            found, permissions = known
-            if permission not in permissions:
-                raise Forbidden(permission)
             asked = cast(PageRequest, request)
-            asked.project, asked.permissions, asked.actor = found, permissions, Actor(user)
+            (asked.project, asked.permissions), asked.actor = known, Actor(user)
+            if permission not in asked.permissions:
+                raise Forbidden(permission)
             return view(asked, *args, **kwargs)
 
         page.permission = permission  # type: ignore[attr-defined]

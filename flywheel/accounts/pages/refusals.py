@@ -1,14 +1,20 @@
 """Answers in place of a page that may not be shown."""
 
+import logging
+import re
 from typing import Any, cast
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 
-from flywheel.accounts.access import Forbidden
+from flywheel.accounts.access import Forbidden, PageRequest
 from flywheel.accounts.models import Permission, User
 from flywheel.accounts.project_settings import members
+
+log = logging.getLogger(__name__)
+PROJECT = re.compile(r"/p/([-\w]+)/")
 
 
 def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
@@ -21,14 +27,41 @@ def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpR
     return render(request, "403.html", context, status=403)
 
 
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """404, with the rooms of the project that the address names, where this person is a member."""
+    _enter(request)
+    return render(request, "404.html", status=404)
+
+
+def failed(request: HttpRequest) -> HttpResponse:
+    """500, with the rooms where what failed is not what they are read from."""
+    try:
+        _enter(request)
+        return render(request, "500.html", status=500)
+    except Exception:
+        log.exception("the page of an error was built without its rooms")
+        return HttpResponse(render_to_string("500.html"), status=500)
+
+
+def _enter(request: HttpRequest) -> None:
+    """Set the project that the address names, as `access.requires` does where a page is found."""
+    slug = PROJECT.match(request.path)
+    user = getattr(request, "user", None)
+    if slug and isinstance(user, User) and not user.must_change_password and (known := user.project(slug[1])):
+        asked = cast(PageRequest, request)
+        asked.project, asked.permissions = known
+
+
 def _offer(request: HttpRequest, exception: Exception | None) -> dict[str, Any]:
     """Return what an admin is offered who may not approve and is the only one who could let somebody."""
-    slug = request.resolver_match.kwargs.get("project", "") if request.resolver_match else ""
-    if not isinstance(exception, Forbidden) or exception.permission != Permission.APPROVE or not slug:
+    asked = cast(PageRequest, request)
+    if (
+        not isinstance(exception, Forbidden)
+        or exception.permission != Permission.APPROVE
+        or not hasattr(asked, "project")
+    ):
         return {}
-    user = cast(User, request.user)
-    known = user.project(slug)
-    return {"project": known[0], "approval_offer": members.approval_offer(known[0], user)} if known else {}
+    return {"approval_offer": members.approval_offer(asked.project, asked.user)}
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
