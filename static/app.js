@@ -332,7 +332,16 @@ window.Flywheel = (() => {
   addEventListener("resize", () => reach(document));
   document.addEventListener("toggle", ({ target }) => reach(target), true);
 
+  // ── The rail's counts, where a part of the page that came anew knows better ──────────────────────────────────
+
+  function tellRail(root) {
+    for (const { dataset } of all("[data-rail-count]", root)) {
+      for (const count of all(`a[href="${dataset.railUrl}"] .rail-count`)) count.textContent = dataset.railCount;
+    }
+  }
+
   onContent((root) => {
+    tellRail(root);
     tellTimes(root);
     countTicks();
     follow(root);

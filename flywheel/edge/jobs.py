@@ -14,6 +14,7 @@ what waits stands in `job_queue`. Why it is so: docs/design/jobs.md.
 """
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -174,10 +175,13 @@ class Job(models.Model):
 
     @property
     def remaining(self) -> timedelta | None:
-        """Time left at its pace so far; None where nothing can be said yet, or who began it is gone."""
+        """Time left at its pace so far, in whole seconds and at least one; None where nothing can be said yet, or who
+        began it is gone."""
         if self.state != State.RUNNING or self.attempt != 1 or self.elapsed is None or self.total is None:
             return None
-        return self.elapsed / self.done * (self.total - self.done) if 0 < self.done < self.total else None
+        if not 0 < self.done < self.total:
+            return None
+        return timedelta(seconds=math.ceil((self.elapsed / self.done * (self.total - self.done)).total_seconds()))
 
     def nudge(self) -> None:
         """Tell the workers that the job waits. A broker that is away costs nothing: the sweeper tells them again."""

@@ -23,7 +23,7 @@ from flywheel.edge.refusals import Unreadable
 
 M = TypeVar("M", bound=Model)
 
-EXACT_UP_TO = 1000
+EXACT_UP_TO = 10_000
 """Longer lists are said to be about so long, as the planner thinks."""
 AHEAD = 250
 """Rows that are counted on the way where a page is found by its keys."""

@@ -88,6 +88,22 @@ def press_and_wait(page: Page, key: str) -> None:
     expect(page.locator("#desk[data-stale]")).to_have_count(0)
 
 
+def test_the_rail_counts_what_still_waits(browser: Browser, place: Place, build: Build) -> None:
+    for number in range(3):
+        build.trajectory(answer=BROKEN, prompt=f"Write to person {number}")
+    detect_waiting()
+    tab = place.sign_in(browser, "reviewer")
+    tab.open("/p/acme/failures/queue/?order=newest")
+    counts = tab.page.locator("a[href='/p/acme/failures/'] .rail-count")
+    expect(counts).to_have_text(["3", "3"])
+    press_and_wait(tab.page, "y")
+    expect(counts).to_have_text(["2", "2"])
+    expect(tab.page.locator("#desk")).to_contain_text("1 in the last hour")
+    press_and_wait(tab.page, "u")
+    expect(counts).to_have_text(["3", "3"])
+    assert tab.problems == []
+
+
 def test_twenty_items_are_labelled_without_one_mouse_event(browser: Browser, place: Place, build: Build) -> None:
     queue = place.queue(build, 20)
     tab = place.sign_in(browser, "reviewer")

@@ -26,6 +26,8 @@ ORDERS = {"score": "most certain first", "newest": "newest first", "oldest": "ol
 _ORDERED = {"score": ("-proposed_score", "-pk"), "newest": ("-started_at", "-pk"), "oldest": ("started_at", "pk")}
 BEFORE, AFTER = 8, 40
 """Items that the list shows around the one in hand."""
+RAIL_MOST = 1000
+"""One more than the rail counts."""
 RECENT = timedelta(hours=12)
 """How far back a reviewer's own decisions can be undone from the queue: about one sitting."""
 
@@ -82,6 +84,11 @@ def waiting(project: Project, filters: Filters) -> QuerySet[Trajectory]:
         agent, _, version = filters.version.partition("@")
         rows = rows.filter(agent__name=agent, version__number=number(version) or 0)
     return rows.order_by(*_ORDERED[filters.order])
+
+
+def waiting_in_all(project: Project) -> int:
+    """Count what waits, whatever the filters, up to `RAIL_MOST`: what the rail beside the desk says."""
+    return waiting(project, Filters()).order_by()[:RAIL_MOST].count()
 
 
 def after(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:

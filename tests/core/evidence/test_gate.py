@@ -90,7 +90,7 @@ def test_a_small_gain_is_not_shown_and_says_what_would_show_it() -> None:
 def test_no_gain_says_how_much_could_be_seen() -> None:
     decision = decide(Policy(), evidence(BASELINE, arm(0.38, seed=4)))
     assert decision.verdict == "not_shown"
-    assert "These 40 tasks can show a rise of about" in decision.words
+    assert "By the spread measured here, these 40 tasks can show a rise of about" in decision.words
 
 
 def test_a_fall_is_regressed() -> None:

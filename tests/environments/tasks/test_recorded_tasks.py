@@ -21,6 +21,7 @@ from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Failure
 from flywheel.trajectories.models import Source, Step, Trajectory
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
 WRONG = tooling.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})
@@ -275,6 +276,7 @@ def test_one_click_saves_the_decision_and_makes_the_task(
     assert answer.status_code == 200
     page = answer.content.decode()
     assert "made, proved" in page
+    assert f"It is in the {Task.objects.get().get_split_display().lower()} split." in page_of(answer)
     assert f'id="seen" value="{failure.pk}" hx-swap-oob="true"' in page
     assert Task.objects.get().failure == failure
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from flywheel.edge.jobs import State
 from flywheel.training.launch import launch_estimate
@@ -92,6 +93,8 @@ def test_what_is_left_follows_the_pace_of_the_steps(room: Room) -> None:
     TrainingRun.objects.filter(pk=run.pk).update(state=State.RUNNING, started_at=NOON, done=40)
     run.refresh_from_db()
     assert run.remaining == timedelta(seconds=60)
+    run.started_at, run.done = timezone.now() - timedelta(seconds=9), 99
+    assert run.remaining == timedelta(seconds=1), "no milliseconds"
 
 
 def test_time_is_told_from_earlier_runs_alike(room: Room) -> None:

@@ -171,6 +171,7 @@ def _desk(
         "described": filters.describe(request.project),
         "item": item,
         "list": queue.around(request.project, filters, item),
+        "in_all": queue.waiting_in_all(request.project),
         "pace": queue.pace(request.project, request.actor.user),
         "last": last,
         "last_words": describe(request.project, last) if last else "",
