@@ -36,7 +36,7 @@ POLICY = Path(__file__).parent / "policy"
 """The weights that ship."""
 
 SEED = 9
-STEPS = 220
+STEPS = 450
 BATCH = 32
 MUON_RATE = 0.02
 ADAM_RATE = 3e-3

@@ -6,9 +6,10 @@ A request is one sentence that asks for one tool call. Its wording belongs to on
   new        what production brings: the policy mostly fails, people correct it, it learns
   reserved   what production brings too, but nobody trains on: shows whether learning spreads to other wordings
 
-A session is a customer. Each customer has people and topics of its own, named by invented words that no other customer
-of the same seed has, so whatever splits by session measures on names that training never saw. The names of the
-`pretraining` world, with which the policy was built, never occur in the `production` world, whatever the seeds.
+A session is a customer. Each customer has people and topics of its own, whose names no other customer of the same seed
+has, so whatever splits by session measures on names that training never saw. They are names of people and plain nouns
+in the `production` world; in the `pretraining` world, with which the policy was built, they are invented words, none of
+which is a name of production.
 
 Everything is a pure function of its arguments and the same on every version of Python: choices come from hashes.
 """
@@ -18,8 +19,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
 
 from flywheel.core.envs import Task
 from flywheel.core.envs.agent_config import AgentConfig
@@ -30,6 +31,7 @@ SYSTEM_PROMPT = "You are a workplace assistant. Answer with one tool call."
 
 Group = Literal["known", "new", "reserved"]
 World = Literal["pretraining", "production"]
+Kind = Literal["people", "subjects"]
 T = TypeVar("T")
 
 PRODUCTION_MIX: Mapping[Group, float] = {"known": 0.45, "new": 0.45, "reserved": 0.10}
@@ -159,11 +161,10 @@ def sessions(
 
 
 def _customer(index: int, seed: int, mix: Mapping[Group, float], world: World) -> list[Request]:
-    """Three people, three topics, and two to four requests about them."""
+    """Two people, two topics, and two to four requests about them."""
     session_id = f"{'p' if world == 'pretraining' else 'c'}{seed}-{index:04d}"
-    names = [_name(6 * index + offset, seed, world) for offset in range(6)]
-    people = names[:3]
-    topics = [f"{name.lower()} {_pick(NOUNS, session_id, name)}" for name in names[3:]]
+    people, subjects = ([_name(2 * index + place, seed, world, kind) for place in range(2)] for kind in get_args(Kind))
+    topics = [f"{name} {_pick(NOUNS, session_id, name)}" for name in subjects]
     requests = []
     for number in range(2 + _number(session_id, "requests") % 3):
         key = f"{session_id}-{number}"
@@ -210,29 +211,60 @@ def _draw(mix: Mapping[Group, float], *key: object) -> Group:
 
 # Names ----------------------------------------------------------------------------------------------------------------
 
-_SYLLABLES = tuple(a + b for a, b in product("bdklmnrstv", "aeiou"))
-_ENDINGS = ("", "n", "r", "s", "l", "k", "m")
-_UNWANTED = frozenset({"debil", "loli", "sado", "satan", "semen"})
+_LISTS = Path(__file__).parent / "names"
+_ONSETS = (
+    *"bcdfghjklmnprstvwyz",
+    "br",
+    "ch",
+    "cl",
+    "dr",
+    "fl",
+    "fr",
+    "gl",
+    "gr",
+    "kr",
+    "pl",
+    "sh",
+    "sk",
+    "st",
+    "th",
+    "tr",
+)
+_VOWELS = (*"aeiouaeiouaeiou", "ai", "ea", "ee", "ia", "ie", "io", "oo", "ou", "y")
+_CODAS = ("", "", "", "", *"nrslkmtd", "ll", "nd", "ng", "rn", "rt", "st")
+INVENTED = 20_000
 
 
 @cache
-def _words(world: World) -> tuple[str, ...]:
-    """Every invented word of a world. A hash of the word says to which of the two it belongs."""
-    parity = {"pretraining": 0, "production": 1}[world]
-    words = dict.fromkeys(a + b + end for a, b, end in product(_SYLLABLES, _SYLLABLES, _ENDINGS) if a != b)
-    return tuple(word for word in words if word not in _UNWANTED and _number(word) % 2 == parity)
+def _names(world: World, kind: Kind) -> tuple[str, ...]:
+    """Every name of a world that is one word."""
+    if world == "production":
+        return tuple((_LISTS / f"{kind}.txt").read_text().split())
+    taken = {name.lower() for each in get_args(Kind) for name in _names("production", each)}
+    words = dict.fromkeys(_invented(number) for number in range(INVENTED))
+    made = (word for word in words if word not in taken and 3 <= len(word) <= 10)
+    return tuple(word.capitalize() if kind == "people" else word for word in made)
 
 
-def _name(index: int, seed: int, world: World) -> str:
-    """The `index`-th name of a seed: a seeded walk through all words of the world that meets each one once.
+def _invented(number: int) -> str:
+    """A word that is none: one to three syllables, the first perhaps without a consonant before its vowel."""
+    syllables = 1 + _number(number, "syllables") % 3
+    word = ""
+    for place in range(syllables):
+        onsets = (*_ONSETS, *"aeiou") if place == 0 else _ONSETS
+        word += _pick(onsets, number, place, "onset") + _pick(_VOWELS, number, place, "vowel")
+        word += _pick(_CODAS, number, place, "coda") if place == syllables - 1 or syllables == 2 else ""
+    return word
 
-    When the words are used up, they come again behind one more syllable. Such a name can occur in both worlds'
-    later rounds, but no story is that long.
-    """
-    words = _words(world)
-    round_, position = divmod(index, len(words))
-    stride = _number(seed, world, "stride") % len(words)
-    while math.gcd(stride, len(words)) != 1:
+
+def _name(index: int, seed: int, world: World, kind: Kind) -> str:
+    """The `index`-th name of a seed: a seeded walk through all names of the world that meets each one once. When they
+    are used up, two make one (`Ana-Ravi`), and no two pairs are alike."""
+    names = _names(world, kind)
+    round_, position = divmod(index, len(names))
+    stride = _number(seed, world, kind, "stride") % len(names)
+    while math.gcd(stride, len(names)) != 1:
         stride += 1
-    word = words[(position * stride + _number(seed, world, "start")) % len(words)]
-    return (_SYLLABLES[(round_ - 1) % len(_SYLLABLES)] + word if round_ else word).capitalize()
+    place = position * stride + _number(seed, world, kind, "start")
+    parts = [names[place % len(names)], names[(place + round_) % len(names)]]
+    return "-".join(parts) if round_ else parts[0]
