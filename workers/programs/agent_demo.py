@@ -1,8 +1,9 @@
 """`make demo`, once it is ready: load the second story into the project `agent`, up to where a person would start.
 
 Some conversations are labelled and practised on, the live version has its baseline, and a few wait with the detectors'
-proposals. The agent and its scripted model answer as long as this process runs, so that evals and fixes can be tried.
-With a folder of WorkBench's runs these are loaded after it (`workbench_demo`).
+proposals. The agent and its scripted model answer as long as this process runs, so that evals and fixes can be tried,
+and the first story's customers come again whenever another version goes live (`demo_customers`). With a folder of
+WorkBench's runs these are loaded after it (`workbench_demo`).
 """
 
 import argparse
@@ -36,7 +37,7 @@ def main() -> None:
 
     django.setup()
     from flywheel.accounts.models import Project
-    from workers.programs import agent_playback, story_playback, workbench_demo
+    from workers.programs import agent_playback, demo_customers, story_playback, workbench_demo
 
     started = time.monotonic()
 
@@ -56,8 +57,7 @@ def main() -> None:
                 workbench_demo.load(folder, project, endpoint, say)
         except story_playback.StoryFailed as error:
             say(str(error))
-        while True:
-            signal.pause()
+        demo_customers.serve(Project.objects.get(slug="demo"), endpoint, say)
 
 
 def load(project: "Project", desk: "HelpDesk", endpoint: str, say: Callable[[str], None]) -> None:

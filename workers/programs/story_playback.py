@@ -40,8 +40,8 @@ from flywheel.promotions.live_version import make_first
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.sealed_comparison import Comparison, final_of, open_sealed
 from flywheel.promotions.suite_standings import Standing, standings
-from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.system import env
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of

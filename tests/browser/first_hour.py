@@ -1,0 +1,187 @@
+"""The demo's story walked in Chromium, from its link to a better version in production: `python -m
+tests.browser.first_hour [--seeds 20 21 …] [--pictures FOLDER]`.
+
+Each seed is a Flywheel of its own with other customers. It prints how many clicks and keys the walk took, how long the
+machine did (training, evals and pages; nobody thinks in between), what the gate said, and production's success before
+and after, a line each.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Browser, Locator
+
+from tests.benching.processes import free_port
+from tests.browser.browse import Tab, open_browser
+
+PATIENCE_MS = 600_000
+REVIEWED = 5
+REASON = "Better on tasks that it never trained on, and nothing that we guard got worse."
+CUSTOMERS = 30
+"""Trajectories of the new version that are waited for."""
+LINK = re.compile(r"http://\S+(/account/demo/\S+)")
+
+
+Share = tuple[float, int]
+"""A success rate in percent, and of how many trajectories."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    verdict: str
+    before: Share | None
+    after: Share | None
+
+
+class Visitor:
+    """Somebody who does what the line above the page says, and counts each click and key."""
+
+    def __init__(self, tab: Tab, pictures: Path | None) -> None:
+        self.tab, self.page, self.pictures = tab, tab.page, pictures
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.acts = 0
+
+    def click(self, what: str | Locator) -> None:
+        self.acts += 1
+        (self.page.locator(what).first if isinstance(what, str) else what).click()
+
+    def press(self, key: str) -> None:
+        self.acts += 1
+        self.page.keyboard.press(key)
+
+    def go_on(self, act: str) -> None:
+        """Click the scene's button once it says this."""
+        self.picture(act)
+        self.click(self.page.locator(".scene .primary").filter(has_text=re.compile("^" + re.escape(act))))
+        self.page.wait_for_load_state("load")
+
+    def picture(self, name: str) -> None:
+        if self.pictures:
+            self.page.wait_for_timeout(1500)  # charts are drawn after the page is there
+            number = len(list(self.pictures.iterdir())) + 1
+            self.page.screenshot(path=self.pictures / f"{number:02} {name}.png", full_page=True)
+
+
+def walk(visitor: Visitor, link: str) -> Outcome:
+    """The five scenes, one after the other."""
+    page = visitor.page
+    visitor.tab.open(link)
+    before = success(page.locator("main"))
+    visitor.go_on("Review")
+    for _ in range(REVIEWED):
+        item = page.locator("#decision").get_attribute("data-draft")
+        visitor.press("y")
+        page.wait_for_function("item => document.querySelector('#decision')?.dataset.draft !== item", arg=item)
+    visitor.go_on("Open the form")
+    visitor.picture("launch")
+    visitor.click("#launch-button")
+    page.wait_for_url(re.compile("/runs/"))
+    visitor.go_on("Open the candidate")
+    verdict = page.locator(".verdict").first.inner_text()
+    approve(visitor)
+    visitor.go_on("Watch production")
+    for _ in range(60):
+        if (after := success(page.locator("main"))) is not None and after[1] >= CUSTOMERS:
+            break
+        time.sleep(1)
+        page.reload()
+    visitor.picture("production")
+    return Outcome(verdict, before, after)
+
+
+def approve(visitor: Visitor) -> None:
+    """Have the sealed tasks asked where there are some, give a reason, approve."""
+    page = visitor.page
+    visitor.picture("candidate")
+    sealed = page.locator("#final form button")
+    if sealed.count():
+        visitor.click(sealed.first)
+        visitor.click("dialog[open] [data-confirm-yes]")
+        page.locator("#final .chip.ok, #final .chip.warn, #final .chip.bad").first.wait_for()
+        page.reload()
+    visitor.acts += len(REASON)
+    page.fill("#decision [name=reason]", REASON)
+    if (override := page.locator("#decision [name=override]")).count():
+        visitor.click(override)
+    visitor.click(page.locator("#decision .primary"))
+    if (retype := page.locator("#confirm-retype:visible")).count():
+        name = page.locator("[data-retype]").first.get_attribute("data-retype") or ""
+        visitor.acts += len(name)
+        retype.fill(name)
+    visitor.click("dialog[open] [data-confirm-yes]")
+    page.locator(".scene", has_text="is live").wait_for()
+
+
+def success(main: Locator) -> Share | None:
+    """The live version's success in production, in percent, and of how many; None where none was reported."""
+    found = re.search(r"Success in production\s+([0-9.]+)\s*%.*?n\s*([0-9,]+)", main.inner_text(), re.DOTALL)
+    return (float(found[1]), int(found[2].replace(",", ""))) if found else None
+
+
+@contextmanager
+def demo(seed: int) -> Iterator[tuple[str, str, float]]:
+    """A Flywheel of its own with the demo of this seed: its address, the link into it, and how long it took to load."""
+    home, port, started = Path(tempfile.mkdtemp(prefix="flywheel-first-hour-")), free_port(), time.monotonic()
+    variables = {"FLYWHEEL_HOME": str(home), "FLYWHEEL_PORT": str(port), "FLYWHEEL_STORY_SEED": str(seed)}
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "flywheel.server.supervisor", "--demo"],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert supervisor.stdout is not None
+        link = next((found[1] for line in supervisor.stdout if (found := LINK.search(line))), "")
+        if not link:
+            sys.exit("the demo did not start; what it said stands above")
+        yield f"http://127.0.0.1:{port}", link, time.monotonic() - started
+    finally:
+        supervisor.terminate()
+        supervisor.wait(60)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def visit(browser: Browser, seed: int, pictures: Path | None) -> None:
+    with demo(seed) as (address, link, loaded_s):
+        tab = Tab(browser, address)
+        visitor = Visitor(tab, pictures)
+        began = time.monotonic()
+        found = walk(visitor, link)
+        took = time.monotonic() - began
+        print(
+            f"seed {seed}: {visitor.acts} clicks and keys, {took:.0f} s after {loaded_s:.0f} s of loading; production "
+            f"{found.before} -> {found.after}; {found.verdict}",
+            *tab.problems,
+            sep="\n  ",
+            flush=True,
+        )
+        tab.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.browser.first_hour", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[20], help="each another demo")
+    parser.add_argument("--pictures", type=Path, help="a folder for a picture of each scene")
+    given = parser.parse_args()
+    if given.pictures:
+        given.pictures.mkdir(parents=True, exist_ok=True)
+    with open_browser() as browser:
+        for seed in given.seeds:
+            visit(browser, seed, given.pictures)
+
+
+if __name__ == "__main__":
+    main()
