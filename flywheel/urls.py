@@ -5,8 +5,9 @@ from django.urls import URLPattern, URLResolver, include, path
 from flywheel.accounts.pages import profile, settings_urls
 from flywheel.evals.api import attempt_server
 from flywheel.promotions.pages import overview
-from flywheel.server import demo_scenes, guides, health
+from flywheel.server import health
 from flywheel.server.api import api
+from flywheel.server.pages import demo_scenes, finder, guides
 from flywheel.trajectories.ingest import otlp_http
 from flywheel.trajectories.ingest.gateway import openai_endpoints
 from flywheel.trajectories.pages import retention_views
@@ -17,10 +18,11 @@ retention_urls: list[URLPattern | URLResolver] = [
     path("retention/preview/", retention_views.retention_preview, name="retention_preview"),
 ]
 
-# /p/<project>/: the overview, and the demo's guided tour
+# /p/<project>/: the overview, the demo's guided tour, and what the palette finds
 overview_urls: list[URLPattern | URLResolver] = [
     path("", overview.index, name="index"),
     path("scene/", demo_scenes.scene, name="scene"),
+    path("find/", finder.find, name="find"),
 ]
 
 # /p/<project>/

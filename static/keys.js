@@ -190,14 +190,30 @@
   let choices = [];
   let offered = [];
   let chosen = 0;
+  let asked = 0;
+  let found = { wanted: "", places: [] };
+
+  /** Ask the server for objects, pages and guides by these words; what is here already stands there at once. */
+  async function ask() {
+    const address = paletteInput.dataset.find;
+    const wanted = paletteInput.value.trim();
+    const mine = ++asked;
+    if (!address || wanted.length < 2) return;
+    await new Promise((resolve) => setTimeout(resolve, 120));
+    if (mine !== asked) return;
+    const answer = await fetch(`${address}?${new URLSearchParams({ q: wanted })}`).catch(() => null);
+    if (!answer?.ok || mine !== asked) return;
+    found = { wanted, places: (await answer.json()).places };
+    if (mine === asked) listPalette();
+  }
 
   function collect() {
     const seen = new Set();
-    const found = [];
+    const here = [];
     const put = (label, hint, run) => {
       if (!label || seen.has(label)) return;
       seen.add(label);
-      found.push({ label, hint, run });
+      here.push({ label, hint, run });
     };
     for (const link of all(".rail a[data-room]")) {
       put(link.dataset.room, write(link.dataset.key || ""), () => location.assign(link.href));
@@ -209,12 +225,15 @@
       if (entry.key !== "mod+k") put(entry.label, write(entry.key), () => entry.run());
     }
     for (const link of all(".topbar .project-switch + .menu-list a")) put(`Project ${link.textContent}`, "", () => location.assign(link.href));
-    return found;
+    return here;
   }
 
   function listPalette() {
     const wanted = paletteInput.value.trim().toLowerCase();
     const shown = choices.filter(({ label }) => wanted.split(/\s+/).every((word) => label.toLowerCase().includes(word)));
+    for (const place of found.wanted === paletteInput.value.trim() ? found.places : []) {
+      shown.push({ label: place.label, hint: place.kind, run: () => location.assign(place.url) });
+    }
     const trajectories = find('.rail a[data-room="Trajectories"]');
     if (wanted && trajectories) {
       const text = paletteInput.value.trim();
@@ -266,6 +285,7 @@
   }
 
   paletteInput.addEventListener("input", listPalette);
+  paletteInput.addEventListener("input", ask);
   paletteInput.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown") choose(chosen + 1);
     else if (event.key === "ArrowUp") choose(chosen - 1);

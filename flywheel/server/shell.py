@@ -14,8 +14,8 @@ from django.utils.safestring import SafeString
 from flywheel.accounts import demo_accounts
 from flywheel.accounts.models import Permission, Project
 from flywheel.accounts.project_settings import members
-from flywheel.server.demo_scenes import scene_of
-from flywheel.server.guides import help_for
+from flywheel.server.pages.demo_scenes import scene_of
+from flywheel.server.pages.guides import help_for
 from flywheel.system.sql import planned
 from flywheel.trajectories.annotations.project_buckets import every
 

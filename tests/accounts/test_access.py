@@ -49,7 +49,7 @@ PAGES = {
     "key:gateway": "gateway:chat_completions gateway:models",
     "key:attempt": "attempts:tools attempts:tool attempts:mcp attempts:lease attempts:result",
     Permission.VIEW: """
-        overview:index overview:scene
+        overview:index overview:scene overview:find
         agents:index agents:agent agents:version agents:difference agents:choose_difference
         trajectories:index trajectories:facets trajectories:export
         trajectories:detail trajectories:conversation trajectories:steps

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import get_resolver
 
 from flywheel.accounts.models import User
-from flywheel.server import guides
+from flywheel.server.pages import guides
 from tests.accounts.test_access import walk
 from tests.conftest import Cast
 

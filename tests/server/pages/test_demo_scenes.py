@@ -12,7 +12,7 @@ from flywheel.edge.jobs import State
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Decision
 from flywheel.promotions.models import Candidate
-from flywheel.server.demo_scenes import REVIEWED, Scene, scene_of
+from flywheel.server.pages.demo_scenes import REVIEWED, Scene, scene_of
 from flywheel.training.models import TrainingRun
 from tests.conftest import Build, Cast
 from tests.edge.test_jobs import training_run
