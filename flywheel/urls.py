@@ -41,6 +41,7 @@ project_urls: list[URLPattern | URLResolver] = [
 # /help/
 help_urls: list[URLPattern | URLResolver] = [
     path("", guides.guide, name="index"),
+    path("glossary/", guides.glossary, name="glossary"),
     path("design/<slug:name>/", guides.guide, {"folder": "design"}, name="design"),
     path("<slug:name>/", guides.guide, name="guide"),
 ]

@@ -17,6 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from flywheel.core.detectors.standard_buckets import name_of
+from flywheel.core.text.glossary import TERMS
 from flywheel.core.verifiers import CAUSES
 from flywheel.templatetags import numbers, pictures, texts
 from flywheel.templatetags.numbers import GAP, NOTHING
@@ -89,6 +90,16 @@ register.filter("bucket_name", name_of)
 def cause_words(cause: str) -> str:
     """Why there is no score, in our words: `timeout` → timed out."""
     return CAUSES.get(cause, cause)
+
+
+@register.simple_tag
+def term(name: str, shown: str = "") -> SafeString:
+    """A term with its meaning on hover, focus and tap; in other words or another form where `shown` says so. Raises
+    KeyError for a term that the glossary does not have."""
+    means = TERMS[name]
+    return format_html(
+        '<span class="term" tabindex="0" aria-description="{}" data-means="{}">{}</span>', means, means, shown or name
+    )
 
 
 @register.simple_block_tag

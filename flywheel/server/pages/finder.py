@@ -77,6 +77,8 @@ def _places(project: Project, permissions: frozenset[str], words: list[str]) -> 
     for key, bucket in every(project).items():
         if _has(f"{bucket.label} {key}", words):
             yield bucket.label, "category", reverse("failures:bucket", args=[project.slug, key])
+    if _has("glossary: what each term means help", words):
+        yield "Glossary", "help", reverse("help:glossary")
     for names in guides.SHELF.values():
         for name in names:
             if _has(f"{guides.read('guides', name).title} {name} guide help", words):

@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from flywheel.accounts.access import signed_in
+from flywheel.core.text.glossary import TERMS
 
 DOCS = Path(settings.BASE_DIR) / "docs"
 SHELF = {
@@ -72,6 +73,13 @@ def guide(request: HttpRequest, name: str = "", folder: str = "guides") -> HttpR
     found = read(folder, name) if name else None
     shelf = [(reader, [(each, read("guides", each).title) for each in names]) for reader, names in SHELF.items()]
     return render(request, "help/guide.html", {"guide": found, "name": name, "shelf": shelf})
+
+
+@signed_in
+@require_GET
+def glossary(request: HttpRequest) -> HttpResponse:
+    """Show what each term means."""
+    return render(request, "help/glossary.html", {"terms": sorted(TERMS.items(), key=lambda each: each[0].lower())})
 
 
 def help_for(view: str) -> str:
