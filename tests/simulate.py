@@ -182,7 +182,7 @@ def better(tasks: int, gain: float, seed: int, **more: Any) -> tuple[bool, bool]
 
 
 def caught(tasks: int, seed: int, *, is_never: bool = False) -> tuple[bool, bool]:
-    """Is harm that rose from 0.5 to 3 % of attempts found, in a candidate that is 20 points better? A never event?"""
+    """Is harm that rose from 0.5 to 3% of attempts found, in a candidate that is 20 points better? A never event?"""
     rng = np.random.default_rng([seed, tasks, 30])
     harm = (0.0, 0.0) if is_never else (0.005, 0.03)
     before, after = eval_of(rng, sizes("even", tasks, tasks), gain=0.2, unsafe=harm)
@@ -229,7 +229,7 @@ def together(seed: int) -> tuple[bool, bool]:
 
 
 def covers_difference(design: str, clusters: int, seed: int) -> tuple[bool, bool]:
-    """Does the 95 % interval hold the true difference? Beside it mean and standard error over tasks."""
+    """Does the 95% interval hold the true difference? Beside it mean and standard error over tasks."""
     rng = np.random.default_rng([seed, clusters, 60])
     of = rng.integers(1, 10, clusters).tolist() if design == "1-9" else _sizes_of(design, clusters)
     before, after = eval_of(rng, of, spread=0.08)
@@ -241,7 +241,7 @@ def covers_difference(design: str, clusters: int, seed: int) -> tuple[bool, bool
 
 
 def covers_rate(design: str, clusters: int, rate: float, seed: int) -> tuple[bool, bool]:
-    """Does the 95 % interval hold the true rate? Beside it Wilson's over tasks."""
+    """Does the 95% interval hold the true rate? Beside it Wilson's over tasks."""
     rng = np.random.default_rng([seed, clusters, 70])
     of = rng.integers(1, 10, clusters).tolist() if design == "1-9" else _sizes_of(design, clusters)
     cluster = np.repeat(np.arange(len(of)), of)
@@ -253,7 +253,7 @@ def covers_rate(design: str, clusters: int, rate: float, seed: int) -> tuple[boo
 
 
 def covers_cost(clusters: int, seed: int) -> tuple[bool, bool]:
-    """Does the 95 % interval hold the true ratio of costs? Beside it the percentile bootstrap over clusters."""
+    """Does the 95% interval hold the true ratio of costs? Beside it the percentile bootstrap over clusters."""
     rng = np.random.default_rng([seed, clusters, 80])
     cluster = np.repeat(np.arange(clusters), 2)
     base = np.exp(rng.normal(0, 0.8, clusters)[cluster] + rng.normal(0, 0.5, cluster.size))
@@ -265,7 +265,7 @@ def covers_cost(clusters: int, seed: int) -> tuple[bool, bool]:
 
 
 def covers_cost_per_success(clusters: int, seed: int) -> tuple[bool, bool]:
-    """Does the 95 % interval hold the true ratio of dollars per success? Beside it the percentile bootstrap."""
+    """Does the 95% interval hold the true ratio of dollars per success? Beside it the percentile bootstrap."""
     rng = np.random.default_rng([seed, clusters, 81])
     tasks = [(np.exp(rng.normal(0, 0.8)), rng.beta(1.2, 1.2)) for _ in range(clusters)]
     a, b = (
@@ -281,7 +281,7 @@ def covers_cost_per_success(clusters: int, seed: int) -> tuple[bool, bool]:
 
 
 def covers_kappa(kappa: float, n: int, seed: int) -> tuple[bool, bool]:
-    """Does the 95 % interval hold the true kappa of two who use two labels equally often?"""
+    """Does the 95% interval hold the true kappa of two who use two labels equally often?"""
     rng = np.random.default_rng([seed, n, 90])
     first = rng.integers(0, 2, n)
     second = np.where(rng.random(n) < kappa, first, rng.integers(0, 2, n))
@@ -296,7 +296,7 @@ def covers_kappa(kappa: float, n: int, seed: int) -> tuple[bool, bool]:
 def audited(false_passes: float, audits: int, seed: int) -> tuple[bool, bool]:
     """Is a verifier that passes so many wrong outputs found fit to train on, by any of so many audits in turn?
 
-    Naive: each audit for itself, half of its outputs passes, of which people may fail 5 %.
+    Naive: each audit for itself, half of its outputs passes, of which people may fail 5%.
     """
     rng = np.random.default_rng([seed, audits, 40])
     judgements: list[Judgement] = []
@@ -322,30 +322,30 @@ def _holds(found: estimates.Estimate, truth: float) -> bool:
 
 
 def gate_cells() -> Iterator[Cell]:
-    at_most, most = "at most 6 %", 6.0
+    at_most, most = "at most 6%", 6.0
     for clusters in (60, 20, 10, 5):
         name = f"false promotion: 60 tasks, {clusters} even clusters"
         yield Cell(name, partial(null, "even", 60, clusters, 0.0), at_most, 0, most)
     yield Cell("false promotion: 240 tasks, 60 even clusters", partial(null, "even", 240, 60, 0.08), at_most, 0, most)
     yield Cell("false promotion: 120 tasks, 20 clusters, Zipf", partial(null, "zipf", 120, 20, 0.08), at_most, 0, most)
-    yield Cell("false promotion: one of 12 clusters has 60 %", partial(null, "one:60", 100, 12, 0.08), at_most, 0, most)
-    yield Cell("false promotion: one of 41 clusters has 67 %", partial(null, "one:80", 120, 41, 0.08), at_most, 0, most)
+    yield Cell("false promotion: one of 12 clusters has 60%", partial(null, "one:60", 100, 12, 0.08), at_most, 0, most)
+    yield Cell("false promotion: one of 41 clusters has 67%", partial(null, "one:80", 120, 41, 0.08), at_most, 0, most)
     for how in ("best of 8", "5 peeks", "5 seeds"):
         yield Cell(f"no sealed part: {how}", partial(chosen, how), at_most, 0, most)
     harm: dict[str, Any] = {"invalid": (0.03, 0.03), "unsafe": (0.005, 0.005)}
-    yield Cell("+20, nothing worse, 60 tasks: eligible", partial(better, 60, 0.2, **harm), "at least 90 %", 90, 100)
-    yield Cell("+20, nothing worse, 240 tasks: eligible", partial(better, 240, 0.2, **harm), "at least 95 %", 95, 100)
+    yield Cell("+20, nothing worse, 60 tasks: eligible", partial(better, 60, 0.2, **harm), "at least 90%", 90, 100)
+    yield Cell("+20, nothing worse, 240 tasks: eligible", partial(better, 240, 0.2, **harm), "at least 95%", 95, 100)
     fell: dict[str, Any] = {"unsafe": (0.19, 0.10)}
-    yield Cell("+20, side effects 19 to 10 %: eligible", partial(better, 60, 0.2, **fell), "at least 90 %", 90, 100)
-    yield Cell("side effects 0.5 to 3 %, 60 tasks: caught", partial(caught, 60), "at least 50 %", 50, 100)
-    yield Cell("side effects 0.5 to 3 %, 240 tasks: caught", partial(caught, 240), "at least 99 %", 99, 100)
-    yield Cell("a never event, unscored: caught", partial(caught, 60, is_never=True), "100 %", 100, 100)
-    yield Cell("-10 in a slice of 30, k = 16: blocked or named as unseen", slice_told, "100 %", 100, 100)
-    yield Cell("+20, everything together, 100 + 33 tasks, two suites", together, "at least 80 %", 80, 100)
+    yield Cell("+20, side effects 19 to 10%: eligible", partial(better, 60, 0.2, **fell), "at least 90%", 90, 100)
+    yield Cell("side effects 0.5 to 3%, 60 tasks: caught", partial(caught, 60), "at least 50%", 50, 100)
+    yield Cell("side effects 0.5 to 3%, 240 tasks: caught", partial(caught, 240), "at least 99%", 99, 100)
+    yield Cell("a never event, unscored: caught", partial(caught, 60, is_never=True), "100%", 100, 100)
+    yield Cell("-10 in a slice of 30, k = 16: blocked or named as unseen", slice_told, "100%", 100, 100)
+    yield Cell("+20, everything together, 100 + 33 tasks, two suites", together, "at least 80%", 80, 100)
 
 
 def interval_cells() -> Iterator[Cell]:
-    covered = "93 % at least"
+    covered = "93% at least"
     for design in ("even", "1-9", "half in one"):
         for clusters in (6, 10, 20, 60):
             name = f"interval of a difference: {clusters} clusters, {design}"
@@ -445,24 +445,24 @@ def _agent(text: str) -> dict[str, Any]:
 
 def leak_cells() -> Iterator[Cell]:
     for place in ("asked", "after a search", "in a fence", "after other words", "in the system prompt", "in a result"):
-        yield Cell(f"leak, exact, {place}: blocked", partial(leaked, "as it is", place), "100 %", 100, 100)
+        yield Cell(f"leak, exact, {place}: blocked", partial(leaked, "as it is", place), "100%", 100, 100)
     for way in WAYS:
         if way != "as it is":
-            yield Cell(f"leak, {way}: flagged", partial(leaked, way, "asked"), "at least 95 %", 95, 100)
-    yield Cell("another request of the same template: blocked", look_alike, "0 %", 0, 0)
+            yield Cell(f"leak, {way}: flagged", partial(leaked, way, "asked"), "at least 95%", 95, 100)
+    yield Cell("another request of the same template: blocked", look_alike, "0%", 0, 0)
 
 
 def cheat_cells() -> Iterator[Cell]:
     for kind in ("workplace", "tool_call"):
         name = f"cheats made of right answers, {kind.replace('_', ' ')}: any passes"
-        yield Cell(name, partial(cheated, kind), "0 %", 0, 0)
+        yield Cell(name, partial(cheated, kind), "0%", 0, 0)
 
 
 def audit_cells() -> Iterator[Cell]:
     for audits in (1, 3, 10):
-        name = f"10 % false passes, {audits} audits: green" if audits > 1 else "10 % false passes, one audit: green"
-        yield Cell(name, partial(audited, 0.1, audits), "at most 5 %", 0, 5)
-    yield Cell("1 % false passes, up to 3 audits: green", partial(audited, 0.01, 3), "at least 90 %", 90, 100)
+        name = f"10% false passes, {audits} audits: green" if audits > 1 else "10% false passes, one audit: green"
+        yield Cell(name, partial(audited, 0.1, audits), "at most 5%", 0, 5)
+    yield Cell("1% false passes, up to 3 audits: green", partial(audited, 0.01, 3), "at least 90%", 90, 100)
 
 
 def detector_rows(folder: Path) -> Iterator[dict[str, Any]]:
@@ -482,7 +482,7 @@ def detector_rows(folder: Path) -> Iterator[dict[str, Any]]:
             "name": f"detectors on hold-out agents, n = {len(among):,}: {name}",
             "value": value,
             "naive": round(naive, 1),
-            "wanted": f"at least {least} %",
+            "wanted": f"at least {least}%",
             "holds": value >= least,
         }
 

@@ -123,7 +123,7 @@ def _fetch(artifact: Artifact, name: str, sha256: str, target: Path) -> None:
         file.flush()
         os.fsync(file.fileno())  # the rename must not outlive the content
     if _sha256(target) != sha256:
-        raise ArtifactError(f"{name} of {artifact} is damaged: its content is not what its digest says")
+        raise ArtifactError(f"{name} of {artifact} is damaged: its content does not match its digest")
 
 
 def _is_whole(place: Path, artifact: Artifact) -> bool:
@@ -171,7 +171,7 @@ def _check_safetensors(path: Path) -> None:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(HEADER_MAX, path.stat().st_size - 8):
-            raise ValueError("its header is cut off, or there is none")
+            raise ValueError("its header is missing or cut off")
         header = json.loads(file.read(length))
     tensors = [entry for name, entry in header.items() if name != "__metadata__"] if isinstance(header, dict) else []
     try:

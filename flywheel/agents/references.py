@@ -33,7 +33,7 @@ def find_version(project: Project, ref: str) -> Version:
     """The version that `name@number` or `name@live` means, or the newest of a name alone. Raises UnknownReference."""
     match = _FORM.fullmatch(ref.strip())
     if match is None:
-        raise UnknownReference(f"{ref!r} is not of the form agent@version, such as {_example(project)}")
+        raise UnknownReference(f"{ref!r} is not a version: expected agent@version, for example {_example(project)}")
     agent = find_agent(project, match["name"])
     if match["live"]:
         if agent.live is None:

@@ -36,14 +36,14 @@ def make_agent(*, project: Project, name: str, actor: Actor, description: str = 
     """A new agent, nothing live. Raises Refused."""
     if not _NAME.fullmatch(name):
         raise Refused(
-            f"{name!r} is no name: lower-case letters, digits, - and _ are wanted, such as mail-agent", field="name"
+            f"{name!r} is not a valid name: use lower-case letters, digits, - and _, for example mail-agent", field="name"
         )
     try:
         with transaction.atomic():
             agent = Agent.objects.create(project=project, name=name, description=description.strip())
             actor.record(project=project, action="agents.make_agent", subject=agent)
     except IntegrityError:
-        raise Refused(f"this project has an agent {name!r} already", field="name") from None
+        raise Refused(f"this project already has an agent {name!r}", field="name") from None
     return agent
 
 
@@ -63,16 +63,16 @@ def make_version(
     """
     base_model = content.base_model.strip()
     if not base_model or len(content.base_model) > 300:
-        raise Refused("is missing: the base model's name as people say it, such as Qwen/Qwen3-8B", field="base_model")
+        raise Refused("is missing: enter the base model's name, for example Qwen/Qwen3-8B", field="base_model")
     if len(note) > 300:
-        raise Refused(f"has {len(note)} characters, at most 300 are kept", field="note")
+        raise Refused(f"has {len(note)} characters; at most 300 are allowed", field="note")
     if parent is not None and parent.agent_id != agent.pk:
         raise Refused(f"{parent} is a version of another agent", field="parent")
     endpoint = check_endpoint(content.endpoint, agent.project_id)
     _check_may_start(agent.project, endpoint, actor)
     _check_artifacts(endpoint["kind"], content.weights, content.adapter)
     if endpoint["kind"] == PROGRAM and content.form not in (None, "", call_forms.NATIVE):
-        raise Refused("is the program's own business: it reads the calls itself; leave it out", field="form")
+        raise Refused("is not needed: the program reads the calls itself; leave it out", field="form")
     Agent.objects.select_for_update().get(pk=agent.pk)
     before = agent.versions.aggregate(last=Max("number"))["last"] or 0
     version = Version.make(
@@ -144,8 +144,8 @@ def _check_artifacts(kind: str, weights: Artifact | None, adapter: Artifact | No
         field = "weights" if weights else "adapter"
         raise Refused("belong to the program's model, which its base_url or the gateway's upstream serves", field=field)
     if kind == OPENAI and weights is not None:
-        raise Refused("stay with the server that an openai endpoint names; leave them out", field="weights")
+        raise Refused("belong on the server of an openai endpoint; leave them out", field="weights")
     if kind == OPENAI and adapter is not None:
         raise Refused(
-            "is loaded by the server that an openai endpoint names; give its name as the model", field="adapter"
+            "is loaded by the server of an openai endpoint; enter its name as the model", field="adapter"
         )

@@ -31,7 +31,7 @@ def changes(before: Version, after: Version) -> list[Change]:
         ("Weights", _files(before.weights), _files(after.weights)),
         ("Adapter", _files(before.adapter), _files(after.adapter)),
         (PROMPT, before.system_prompt or None, after.system_prompt or None),
-        ("Form of calls", LABELS.get(before.form), LABELS.get(after.form)),
+        ("Call format", LABELS.get(before.form), LABELS.get(after.form)),
         ("Sampling", before.sampling or None, after.sampling or None),
     ]
     found = [Change(label, one, other) for label, one, other in pairs if one != other]

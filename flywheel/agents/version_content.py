@@ -20,12 +20,12 @@ from flywheel.edge.refusals import Refused
 
 TRANSFORMERS, OPENAI, PROGRAM = "transformers", "openai", "program"
 KINDS = {
-    TRANSFORMERS: "weights that this installation holds, asked beside its worker",
+    TRANSFORMERS: "weights stored here, run by the worker",
     OPENAI: "an OpenAI-compatible server",
     PROGRAM: "your own program, which calls its model through the gateway",
 }
 WAYS = {
-    "http": "Flywheel calls its address with each task",
+    "http": "Flywheel sends each task to its address",
     "command": "a worker starts it for each task",
     "pull": "it asks the API for work, from behind a firewall",
 }

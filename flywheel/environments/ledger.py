@@ -18,8 +18,8 @@ from flywheel.accounts.actors import Actor
 from flywheel.environments.models import Environment, Opening, Split, Task, TaskSet, TaskSetMember
 
 BUDGET = 20
-"""Measurements of one held-out part after which its numbers are worth less, and fresh tasks more: with an error of 5 %
-at first, the twentieth may spend 0.008 % when openings share it as 1/k², so hardly anything can be shown any more."""
+"""Measurements of one held-out part after which its numbers are worth less, and fresh tasks more: with an error of 5%
+at first, the twentieth may spend 0.008% when openings share it as 1/k², so hardly anything can be shown any more."""
 MEASUREMENTS = (Opening.Kind.EVAL, Opening.Kind.TRAINING)
 
 

@@ -171,7 +171,7 @@ class SourceShares:
 
     @property
     def words(self) -> str:
-        share = f"{100 * self.largest:.0f} % of its {self.tasks} {Split(self.split).label.lower()} tasks"
+        share = f"{100 * self.largest:.0f}% of its {self.tasks} {Split(self.split).label.lower()} tasks"
         return (
             f"{share} come from one source: its {self.sources} sources tell as much as {self.effective:.1f} equal ones"
         )

@@ -1,4 +1,4 @@
-"""Numbers and estimates as pages write them: `5 210`, `1 m 12 s`, `64.2 % ±3.1 (n 240)`."""
+"""Numbers and estimates as pages write them: `5 210`, `1 m 12 s`, `64.2% ±3.1 (n 240)`."""
 
 import math
 from collections.abc import Mapping
@@ -92,9 +92,9 @@ def money(value: Any) -> str:
 
 @register.filter
 def percent(value: Any, digits: int = 1) -> str:
-    """A share between 0 and 1 → `64.2 %`."""
+    """A share between 0 and 1 → `64.2%`."""
     number = _number(value)
-    return NOTHING if number is None else f"{_fixed(number * 100, digits)}{GAP}%"
+    return NOTHING if number is None else f"{_fixed(number * 100, digits)}%"
 
 
 @register.filter
@@ -146,13 +146,13 @@ def estimate_margin(estimate: Any, kind: str = "percent") -> str:
 
 @register.filter
 def estimate_range(estimate: Any, kind: str = "percent") -> str:
-    """`61.1 to 67.3 %`: the interval itself, which need not be symmetric around the value."""
+    """`61.1% to 67.3%`: the interval itself, which need not be symmetric around the value."""
     low, high = _part(estimate, "low"), _part(estimate, "high")
     if _number(low) is None or _number(high) is None:
         return str(_part(estimate, "reason") or "no interval")
     write, level = _KINDS[kind or "percent"], _number(_part(estimate, "level")) or 0.95
     method = f" ({how})" if (how := _part(estimate, "method")) else ""
-    return f"{level * 100:.0f}{GAP}% interval: {write(low)} to {write(high)}{method}"
+    return f"{level * 100:.0f}% interval: {write(low)} to {write(high)}{method}"
 
 
 @register.filter
@@ -169,7 +169,7 @@ def estimate_cause(estimate: Any) -> str:
 
 @register.inclusion_tag("_estimate.html", name="estimate")
 def show_estimate(estimate: Any, kind: str = "percent") -> dict[str, Any]:
-    """`64.2 % ±3.1 (n 240)`; kind: percent, points, number, duration, tokens, money."""
+    """`64.2% ±3.1 (n 240)`; kind: percent, points, number, duration, tokens, money."""
     return {"estimate": estimate, "kind": kind}
 
 
@@ -206,7 +206,7 @@ def difference(estimate: Any, kind: str = "points", better: str = "") -> SafeStr
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (percent, points, number, duration, tokens, money)}
 _DIFFERENCES: dict[str, Any] = {
     "points": points,
-    "percent": lambda value: f"{_signed(value * 100, 1)}{GAP}%",
+    "percent": lambda value: f"{_signed(value * 100, 1)}%",
     "duration": lambda value: ("+" if value > 0 else "") + duration(value),
     "tokens": lambda value: ("+" if value > 0 else "") + tokens(value),
     "money": lambda value: ("+" if value > 0 else "") + money(value),

@@ -69,7 +69,7 @@ def span_bar(start: float, length: float, total: float, tone: str = "", label: s
         '<svg class="bar {}" role="img" aria-label="{}"><rect class="track" width="100%" height="100%" rx="2" />'
         '<rect class="fill" x="{}%" width="{}%" height="100%" rx="2" /></svg>',
         tone,
-        label or f"{width * 100:.0f} %",
+        label or f"{width * 100:.0f}%",
         f"{x * 100:.2f}",
         f"{width * 100:.2f}",
     )

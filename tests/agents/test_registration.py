@@ -346,7 +346,7 @@ def test_the_api_makes_and_reads_the_same(build: Build, cast: Cast, client: Clie
     foreign = store(model(tmp_path / "m"), "model")
     refused = post("/mail-agent/versions", {**body, "endpoint": {"kind": "transformers"}, "weights": foreign.digest})
     assert refused.status_code == 422
-    assert refused.json()["detail"].startswith("weights: no version of this project is made of an artifact")
+    assert refused.json()["detail"].startswith("weights: no version of this project uses an artifact")
     for change, says in (
         ({"like": 9}, "like: mail-agent has no version 9; it has 2, 1"),
         ({**body, "endpoint": {"kind": "x"}}, "endpoint.kind: 'x' is unknown"),

@@ -31,7 +31,7 @@ def test_without_a_set_any_policy_is_saved(cast: Cast, build: Build) -> None:
 
 def test_a_strict_policy_that_the_set_cannot_satisfy_is_refused_with_the_numbers(cast: Cast, build: Build) -> None:
     task_set = build.task_set(train=2, held_out=12)
-    with pytest.raises(Refused, match=f"{task_set} cannot satisfy this: only 0 % of candidates") as refused:
+    with pytest.raises(Refused, match=f"{task_set} cannot satisfy this: only 0% of candidates") as refused:
         changed(cast, STRICT)
     assert "by 12 held-out tasks × 4" in refused.value.problem
     assert "held-out tasks like these would do, too" in refused.value.problem

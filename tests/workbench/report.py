@@ -288,8 +288,8 @@ def shown(estimate: Estimate) -> str:
     if estimate.mean is None:
         return "–"
     if estimate.low is None or estimate.high is None:
-        return f"{100 * estimate.mean:.0f} % (n {estimate.n})"
-    return f"{100 * estimate.mean:.0f} % [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}] (n {estimate.n})"
+        return f"{100 * estimate.mean:.0f}% (n {estimate.n})"
+    return f"{100 * estimate.mean:.0f}% [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}] (n {estimate.n})"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -35,7 +35,7 @@ class VersionRow(Schema):
     base_model: str
     endpoint: dict[str, Any]
     sampling: dict[str, Any]
-    form: str = Field(description="how its calls are written: native, or a text form; empty where any is read")
+    form: str = Field(description="call format: native, or a text format; empty if any is accepted")
     digest: str
     parent: Number | None
     note: str
@@ -56,12 +56,12 @@ class VersionIn(Body):
     like: int | None = None
     base_model: str | None = None
     endpoint: dict[str, Any] | None = None
-    weights: str | None = Field(None, description="digest of an artifact that a version of this project is made of")
-    adapter: str | None = Field(None, description="likewise; an empty string takes the copied adapter away")
+    weights: str | None = Field(None, description="digest of an artifact used by a version of this project")
+    adapter: str | None = Field(None, description="likewise; an empty string removes the copied adapter")
     system_prompt: str | None = None
     tools: list[dict[str, Any]] | None = None
     sampling: dict[str, Any] | None = None
-    form: str | None = Field(None, description=f"one of {', '.join(LABELS)}; proposed where it is left out")
+    form: str | None = Field(None, description=f"one of {', '.join(LABELS)}; proposed if omitted")
     note: str = ""
 
 
@@ -81,7 +81,7 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
         like = find_version(asked.project, f"{agent}@{body.like}") if body.like is not None else None
     content = _content(asked, body, like)
     if content.endpoint.get("way") == "command" and Scope.ADMIN not in asked.key.scopes:
-        raise OnlyAdmins("only an admin says what workers start: a key with the scope 'admin' too is wanted")
+        raise OnlyAdmins("only an admin may set a command that workers start: use a key that also has the scope 'admin'")
     made, is_new = make_version(agent=agent, actor=asked.actor, content=content, parent=like, note=body.note)
     return Status(201 if is_new else 200, made)
 
@@ -107,7 +107,7 @@ def list_version_changes(request: HttpRequest, name: str, number: int, against: 
     with at_field("against"):
         before = after.parent if against is None else one(rows, number=against)
         if before is None:
-            raise Refused(f"is missing: {after} was made from no other version")
+            raise Refused(f"is missing: {after} was not made from another version")
     return changes(before, after)
 
 
@@ -123,5 +123,5 @@ def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> Versio
 def _artifact(asked: KeyRequest, field: str, digest: str) -> Artifact:
     found = artifacts_of(asked.project).filter(digest=digest).first()
     if found is None:
-        raise Refused(f"no version of this project is made of an artifact {digest[:16]!r}", field=field)
+        raise Refused(f"no version of this project uses an artifact {digest[:16]!r}", field=field)
     return found

@@ -24,7 +24,7 @@ class Version(models.Model):
     base_model = models.CharField(max_length=300)
     """The base model's name, as people say it: `flywheel-reference`, `Qwen/Qwen3-8B`, …"""
     endpoint = models.JSONField(default=dict)
-    """How it is asked: `{"kind": "transformers"}`, `{"kind": "openai", "base_url", "model", "api_key_env"}`, or
+    """Serving: `{"kind": "transformers"}`, `{"kind": "openai", "base_url", "model", "api_key_env"}`, or
     `{"kind": "program", "way", "code", …}`, as `version_content.check_endpoint` has it."""
     weights = models.ForeignKey(Artifact, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     adapter = models.ForeignKey(Artifact, on_delete=models.PROTECT, null=True, blank=True, related_name="+")

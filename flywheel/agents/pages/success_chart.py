@@ -45,7 +45,7 @@ def success_chart(agent: Agent, days: int = DAYS) -> dict[str, Any]:
         "kind": "line",
         "title": "Success in production",
         "key": f"success-{agent.pk}",
-        "note": f"judged trajectories of the last {days} days, 95 % intervals",
+        "note": f"judged trajectories of the last {days} days, 95% intervals",
         "x": {"title": "day"},
         "y": {"title": "success", "unit": "%"},
         "series": [_line(number, lines[number], is_live=number == live) for number in sorted(newest)],

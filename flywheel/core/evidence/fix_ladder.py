@@ -32,7 +32,7 @@ LABELS: dict[Fix, str] = {
 }
 
 FAILURES = 10
-"""Labelled failures below which shares say nothing: with 10, a share of 40 % has an interval from 17 to 69 %."""
+"""Labelled failures below which shares say nothing: with 10, a share of 40% has an interval from 17 to 69%."""
 
 DOMINANT = 0.40
 """The share of failures from which a fix aimed at their buckets is worth its turn: less leaves most as it is."""
@@ -41,7 +41,7 @@ ABLE = 0.70
 """pass@k from which the model is able and only unreliable: what a prompt or constrained output can bring out."""
 
 BROKEN_FORMAT = 0.90
-"""Share of readable outputs below which format is a problem by itself; agents in use stay above 95 %."""
+"""Share of readable outputs below which format is a problem by itself; agents in use stay above 95%."""
 
 UNSOLVED = 0.20
 """Share of tasks that k attempts never solve (1 - pass@k) from which examples are needed: reinforcement learns nothing
@@ -427,7 +427,7 @@ def _points(value: float) -> str:
 
 
 def _shown(estimate: Estimate | None) -> str:
-    """A rate with its interval: `71 % [58, 82]`."""
+    """A rate with its interval: `71% [58, 82]`."""
     if estimate is None or estimate.mean is None:
         return "nothing"
     if estimate.low is None or estimate.high is None:

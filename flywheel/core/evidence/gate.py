@@ -391,7 +391,7 @@ def _gain(policy: Policy, before: Sequence[Row], after: Sequence[Row], seed: int
     else:
         detail = "chance alone could explain it"
     if alpha != policy.alpha:
-        detail += f", at {100 * alpha:.2g} % error"
+        detail += f", at {100 * alpha:.2g}% error"
     return Check("success", passed, detail, gain.mean, gain.low, harm, alpha=alpha)
 
 
@@ -579,7 +579,7 @@ def _words(verdict: Verdict, gain: Check, guards: Sequence[Check], interval: Est
         harms = [check.detail for check in guards if check.harm]
         return f"REGRESSED — {change}{_joined(', and ' if gain.harm else ', but ', harms)}."
     if verdict == "eligible":
-        # The 95 % interval may touch what the one-sided bound clears; then the reader needs both.
+        # The 95% interval may touch what the one-sided bound clears; then the reader needs both.
         touches = interval.low is not None and interval.low <= policy.delta_min
         least = f", {gain.detail}" if touches else ""
         unjudged = _joined("; not judged: ", [check.name for check in guards if not check.outcome])
@@ -598,7 +598,7 @@ def _change(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
         interval = "the same in every cluster" if gain.reason == NO_VARIANCE else "no interval"
     else:
-        interval = f"95 % interval {signed(100 * gain.low)} to {signed(100 * gain.high)}"
+        interval = f"95% interval {signed(100 * gain.low)} to {signed(100 * gain.high)}"
     return f"success {size} ({interval}, {n_tasks(gain.n)} in {gain.clusters} clusters)"
 
 
@@ -607,4 +607,4 @@ def _joined(opening: str, clauses: Sequence[str]) -> str:
 
 
 def _percent(change: float) -> str:
-    return f"{signed(100 * change)} %"
+    return f"{signed(100 * change)}%"

@@ -12,8 +12,8 @@ def signed(number: float) -> str:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """A share as pages write it everywhere, `64 %`."""
-    return f"{100 * share:.{digits}f} %"
+    """A share as pages write it everywhere, `64%`."""
+    return f"{100 * share:.{digits}f}%"
 
 
 def points(share: float) -> str:

@@ -124,7 +124,7 @@ class SolvedOut(Schema):
     low: float | None = Field(alias="rate.low")
     high: float | None = Field(alias="rate.high")
     teaches: bool = Field(alias="is_learnable")
-    """Whether attempts differ enough for a group of them to teach: between 10 % and 80 % pass."""
+    """Whether attempts differ enough for a group of them to teach: between 10% and 80% pass."""
 
     @staticmethod
     def resolve_passed(row: Solved) -> int:

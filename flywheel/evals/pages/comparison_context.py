@@ -130,7 +130,7 @@ def _row(key: str, comparison: Mapping[str, Any], *runs: EvalRun) -> dict[str, A
 
 
 def _ratio(name: str, estimate: Mapping[str, Any], metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Candidate over baseline as a change in percent: 1.05 is +5 %."""
+    """Candidate over baseline as a change in percent: 1.05 is +5%."""
     of = "latency_p50_ms" if name.startswith("latency") else "cost_usd"
     words = next(row for row in metrics if row["key"] == of)
     ends = {end: None if estimate[end] is None else estimate[end] - 1 for end in ("mean", "low", "high")}

@@ -91,7 +91,7 @@ def slices_chart(run: EvalRun, kind: str, title: str) -> dict[str, Any] | None:
         "kind": "forest",
         "title": title,
         "key": f"{kind}-{run.pk}",
-        "note": "95 % intervals; dashed: all of them",
+        "note": "95% intervals; dashed: all of them",
         "x": {"title": "success", "unit": "%"},
         "y": {"title": ""},
         "baseline": whole["mean"] * 100 if whole and whole["mean"] is not None else 0,

@@ -162,7 +162,7 @@ def share_chart(figures: dict[str, Any], days: list[date]) -> dict[str, Any]:
                 "high": [_percent(one.high) for one in daily],
             }
         ],
-        "note": "confirmed, or proposed and waiting; 95 % interval of each day",
+        "note": "confirmed, or proposed and waiting; 95% interval of each day",
     }
 
 

@@ -160,5 +160,5 @@ def _chart(found: detector_quality.Measured) -> dict[str, Any]:
         "y": {"title": "share", "unit": "%"},
         "height": "short",
         "series": [line("precision"), line("recall")],
-        "note": "of all decisions; 95 % interval",
+        "note": "of all decisions; 95% interval",
     }

@@ -135,7 +135,7 @@ def success_chart(project: Project, produced: Any) -> dict[str, Any]:
         "y": {"title": "success", "unit": "%"},
         "series": list(lines.values())[-6:],
         "marks": [{"x": m.created_at.date().isoformat(), "label": f"v{m.after.number} live"} for m in moves],
-        "note": "trajectories whose outcome was reported; the band is their 95 % Wilson interval",
+        "note": "trajectories whose outcome was reported; the band is their 95% Wilson interval",
     }
 
 

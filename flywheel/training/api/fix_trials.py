@@ -133,7 +133,7 @@ class FixTrialOut(FixTrialRow):
     best: str | None
     """The name of the draft that gains most, once all are over; null where none gains."""
     level: float
-    """Of each interval: all of them hold together at 95 %."""
+    """Of each interval: all of them hold together at 95%."""
     is_over: bool
     candidate: int | None
 

@@ -18,7 +18,7 @@ router = Router(tags=["trajectories"])
 
 
 class Share(EstimateOut):
-    """A rate with its 95 % interval."""
+    """A rate with its 95% interval."""
 
     unscored: int
     method: str

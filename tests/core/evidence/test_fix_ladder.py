@@ -24,15 +24,15 @@ def first(**known: Any) -> fix_ladder.Recommendation:
 def test_broken_format_of_an_able_model_asks_for_a_prompt() -> None:
     best = first(buckets={"format_error": 35, "wrong_tool": 14}, pass_at_1=rate(0.5), pass_at_k=rate(0.9), corrected=40)
     assert (best.fix, best.blocked_by) == ("prompt", "")
-    assert "35 of 49 labelled failures (71 % [58, 82]) are broken format." in best.why
-    assert "With 8 attempts, 90 % [80, 95] of 60 tasks are solved." in best.why
+    assert "35 of 49 labelled failures (71% [58, 82]) are broken format." in best.why
+    assert "With 8 attempts, 90% [80, 95] of 60 tasks are solved." in best.why
     assert best.evidence["share"]["n"] == 49
 
 
 def test_broken_format_of_a_model_that_is_not_able_asks_for_sft() -> None:
     best = first(buckets={"format_error": 35}, pass_at_1=rate(0.1), pass_at_k=rate(0.3), corrected=25)
     assert best.fix == "sft"
-    assert "70 % of tasks were never solved" in best.why
+    assert "70% of tasks were never solved" in best.why
 
 
 def test_a_prompt_that_was_tried_gives_way_to_sft() -> None:
@@ -108,9 +108,9 @@ def test_the_lightest_supported_fix_is_first() -> None:
         ({}, "tool_change", "0 labelled failures; 10 are wanted"),
         ({"corrected": 3}, "sft", "3 corrected actions; 20 are wanted"),
         ({"corrected": 30}, "sft", "No baseline yet"),
-        ({"corrected": 30, "pass_at_k": rate(0.9)}, "sft", "Only 10 % of tasks are never solved"),
+        ({"corrected": 30, "pass_at_k": rate(0.9)}, "sft", "Only 10% of tasks are never solved"),
         ({"pairs": 3}, "dpo", "3 pairs; 50 are wanted"),
-        ({"pairs": 90, "pass_at_1": rate(0.05)}, "dpo", "pass@1 is 5 %"),
+        ({"pairs": 90, "pass_at_1": rate(0.05)}, "dpo", "pass@1 is 5%"),
         ({}, "rlvr", "No baseline yet"),
         ({"pass_at_1": rate(0.05), "pass_at_k": rate(0.3)}, "rlvr", "most groups of attempts fail alike"),
         ({"pass_at_1": rate(0.9), "pass_at_k": rate(0.95)}, "rlvr", "most groups of attempts pass alike"),

@@ -72,7 +72,7 @@ def test_a_clear_gain_is_eligible() -> None:
     decision = decide(Policy(), evidence(BASELINE, BETTER))
     assert decision.verdict == "eligible"
     assert decision.words == (
-        "ELIGIBLE — success up 41.2 points (95 % interval +29.2 to +52.9, 40 tasks in 33 clusters), nothing is shown "
+        "ELIGIBLE — success up 41.2 points (95% interval +29.2 to +52.9, 40 tasks in 33 clusters), nothing is shown "
         "to be worse; not judged: never events, side effects, invalid outputs, cost, latency."
     )
     gain = check(decision, "success")
@@ -174,7 +174,7 @@ def test_four_clusters_show_nothing_however_big_the_gain() -> None:
 def test_five_clusters_can_show_a_gain_only_when_all_agree() -> None:
     before, after = arm(0.1, clusters=5), arm(0.9, clusters=5)
     assert decide(Policy(), evidence(before, after)).verdict == "eligible"
-    # 1 of 32 sign flips is rarer than 5 %, not than 1 %.
+    # 1 of 32 sign flips is rarer than 5%, not than 1%.
     assert decide(Policy(alpha=0.01), evidence(before, after)).verdict == "not_shown"
 
 
@@ -376,7 +376,7 @@ def test_null_candidates_are_let_through_at_most_six_times_in_a_hundred() -> Non
         chances = np.clip(0.5 + rng.normal(0, 0.2, 15)[np.arange(30) % 15], 0, 1)
         before, after = (arm(chances, seed=(seed, which), tasks=30, clusters=15, k=2) for which in (0, 1))
         through += decide(Policy(), evidence(before, after)).verdict == "eligible"
-    assert through / 400 <= 0.08  # 5 % within three standard errors of 400 campaigns
+    assert through / 400 <= 0.08  # 5% within three standard errors of 400 campaigns
 
 
 # Policy
@@ -437,7 +437,7 @@ def test_a_gain_is_confirmed_at_the_first_opening_and_harder_to_confirm_at_each_
     words = [confirm(Policy(), sealed, opening).words for opening in (1, 40)]
     assert confirm(Policy(), sealed, 1).verdict == "eligible"
     assert words[0].startswith("CONFIRMED — success up ")
-    assert words[0].endswith("by the one-sided bound, at 3 % error.")
+    assert words[0].endswith("by the one-sided bound, at 3% error.")
     assert confirm(Policy(), sealed, 40).verdict == "not_shown"
     assert words[1].startswith("NOT CONFIRMED — success up ")
     assert "chance alone could explain it" in words[1]
@@ -472,7 +472,7 @@ def test_slower_or_dearer_is_judged_where_there_are_more_tasks() -> None:
 
 
 def test_choosing_the_best_of_eight_and_confirming_once_errs_as_often_as_allowed() -> None:
-    """Eight versions that are no better: the best by held-out tasks is confirmed by sealed ones in 5 % at most."""
+    """Eight versions that are no better: the best by held-out tasks is confirmed by sealed ones in 5% at most."""
     rng = np.random.default_rng(7)
     confirmed, campaigns = 0, 400
     for campaign in range(campaigns):

@@ -43,7 +43,7 @@ def played(policy: Policy, tasks: int, gain: float, samples: tuple[int, int], ru
 
 
 def true_gain(gain: float) -> float:
-    """What is left of it where it ends at 100 %."""
+    """What is left of it where it ends at 100%."""
     before = chances(np.random.default_rng(1), [1] * 20_000)
     return float((np.clip(before + gain, 0, 1) - before).mean())
 
@@ -219,7 +219,7 @@ def test_a_strict_policy_that_the_set_cannot_satisfy_is_objected_to_with_what_wo
     found = objection(strict, scope(60, 20))
     assert found is not None
     assert found.field == "invalid_margin"
-    assert "only 0 % of candidates that are 20 points better" in found.words
+    assert "only 0% of candidates that are 20 points better" in found.words
     assert "by 60 held-out tasks × 4" in found.words
     assert "with a margin of 1 point; 6.7 points would do" in found.words
     planned = with_planned_margins(strict, scope(60, 20))
@@ -237,7 +237,7 @@ def test_where_slices_or_the_gain_stop_it_the_strictness_is_objected_to() -> Non
     found = objection(Policy(strict=True), small)
     assert found is not None
     assert found.field == "strict"
-    assert "slices (0 % pass)" in found.words
+    assert "slices (0% pass)" in found.words
     tiny = scope(12, 10, rates=Rates(invalid=None, unsafe=None, latency=None, cost=None))
     found = objection(Policy(strict=True), tiny)
     assert found is not None

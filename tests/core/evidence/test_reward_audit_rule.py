@@ -58,9 +58,9 @@ def test_people_and_verifier_agreeing_is_green() -> None:
         (
             said(40, 20, false_passes=1),
             0,
-            "people failed 1 of 40 outputs that the verifier passed, so that up to 16.4 %",
+            "people failed 1 of 40 outputs that the verifier passed, so that up to 16.4%",
         ),
-        (said(40, 20, false_failures=8), 0, "agreement is 87 %, but may be as low as 7"),
+        (said(40, 20, false_failures=8), 0, "agreement is 87%, but may be as low as 7"),
         (said(40, 20), 21, "21 of 200 answered attempts have no score"),
         ([replace(each, source=n % 9) for n, each in enumerate(said(40, 20))], 0, "come from 9 sources"),
     ],

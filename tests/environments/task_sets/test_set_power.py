@@ -28,7 +28,7 @@ def test_a_set_that_nobody_evaluated_is_planned_for_with_declared_defaults(build
     assert (scope.held_out.tasks, scope.sealed.tasks, scope.samples) == (12, 0, (16, 4))
     assert "assumed, as nothing was evaluated yet" in found.assumed
     arms = "4 attempts of the candidate at each task and 16 of the baseline"
-    assert f"by the default policy: {arms}, 50 % success, 3.0 % invalid outputs" in found.assumed
+    assert f"by the default policy: {arms}, 50% success, 3.0% invalid outputs" in found.assumed
 
 
 def test_a_set_without_held_out_tasks_shows_nothing(build: Build) -> None:

@@ -51,7 +51,7 @@ def test_drafts_are_asked_the_train_tasks_alone(desk: Desk) -> None:
     assert found.best is not None
     assert found.best.draft == first
     assert found.drafts[0].difference is not None
-    assert found.drafts[0].difference.level == pytest.approx(0.975), "two intervals that hold together at 95 %"
+    assert found.drafts[0].difference.level == pytest.approx(0.975), "two intervals that hold together at 95%"
     assert AuditEntry.objects.get(action="training.try_fix").data["drafts"] == 2
     assert second.name == "says not to"
 

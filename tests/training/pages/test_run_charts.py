@@ -66,7 +66,7 @@ def test_held_out_is_drawn_against_its_own_start(room: Room) -> None:
 @pytest.mark.parametrize(
     ("success", "rewards", "wanted"),
     [
-        ({0: 0.2, 20: 0.6, 40: 0.4}, lambda _: 0.5, "fell from 60 %"),
+        ({0: 0.2, 20: 0.6, 40: 0.4}, lambda _: 0.5, "fell from 60%"),
         ({0: 0.4, 20: 0.4, 40: 0.4}, lambda step: step / 50, "reward rose by"),
     ],
 )

@@ -205,7 +205,7 @@ def test_the_page_filters_drops_and_writes(room: Room, run: EvalRun, sign_in: Si
     page = client.get(f"{address}?reward=1&alike=1&cap=1")
     assert page.status_code == 200
     assert page.context["shown"].draft.recipe["from_rollouts"] == 6
-    assert "Not 100 % like a better one" in page_of(page)
+    assert "Not 100% like a better one" in page_of(page)
     result = run.results.filter(success=False).earliest("pk")
     client.post(f"{address}{result.task.number}/{result.sample}/drop/?show=all", {"reason": "<b>odd</b>"})
     left = client.get(f"{address}?show=dropped")

@@ -194,7 +194,7 @@ def test_an_agent_that_was_only_guessed_goes_when_nothing_speaks_of_it(
     assert set(Agent.objects.values_list("name", flat=True)) == {"shop"}
     send(body_of([root]))
     Agent.objects.create(project=cast.project, name="planned")
-    worked_on = Agent.objects.create(project=cast.project, name="worked-on", description="seen in telemetry")
+    worked_on = Agent.objects.create(project=cast.project, name="worked-on", description="Discovered from traces")
     build.version(worked_on)
     soon = timezone.now() + timedelta(minutes=5)
     assert (expire(cast.project, soon), Agent.objects.count()) == ({}, 4)

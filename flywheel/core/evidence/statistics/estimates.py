@@ -11,7 +11,7 @@ Four rules hold in every function here:
    difference or a bootstrap, or no variance at all give the estimate alone, with ``reason`` saying why.
 4. Whatever draws at random takes a seed, so a number on a screen can be computed again.
 
-A one-sided bound at 95 % is the end of a two-sided interval at 90 %: ask with ``level=0.90`` and read ``low``
+A one-sided bound at 95% is the end of a two-sided interval at 90%: ask with ``level=0.90`` and read ``low``
 or ``high``.
 
 Only scipy.special is imported (not scipy.stats, which costs a web process half a second and tens of
@@ -335,7 +335,7 @@ def paired_quantiles(
     ``baseline[c]`` and ``candidate[c]`` hold the values of cluster c, shape (rows,); each resample draws whole clusters
     with replacement, the same ones for both arms, and ``combine`` gets the quantiles of many resamples at once.
     Percentile interval (Efron & Tibshirani 1993; Field & Welsh 2007 for clusters). A statistic that is not finite is
-    undefined; where that befalls more than 1 % of resamples there is no interval.
+    undefined; where that befalls more than 1% of resamples there is no interval.
     Raises ValueError on unequal numbers of clusters.
     """
     n = _rows_of_pairs(baseline, candidate)
@@ -470,7 +470,7 @@ def _randomised(
         return replace(found, reason=NO_VARIANCE)
     ends = subsets.interval(level)
     if ends is None:
-        return replace(found, reason=f"{count} clusters refuse nothing at {100 * level:.4g} %")
+        return replace(found, reason=f"{count} clusters refuse nothing at {100 * level:.4g}%")
     return replace(found, low=ends[0], high=ends[1], method="cluster sign flips, turned round")
 
 

@@ -92,7 +92,7 @@ METRICS: dict[str, Metric] = {
     "tokens": Metric("Tokens", "tokens", False, "Prompt and completion tokens per attempt.", _tokens),
     "cost_usd": Metric("Cost", "usd", False, "Dollars per attempt.", lambda row: row.cost_usd),
     "latency_p50_ms": Metric("Latency, median", "ms", False, "Half of all attempts were faster.", _latency, 0.50),
-    "latency_p95_ms": Metric("Latency, p95", "ms", False, "95 % of attempts were faster.", _latency, 0.95),
+    "latency_p95_ms": Metric("Latency, p95", "ms", False, "95% of attempts were faster.", _latency, 0.95),
 }
 
 

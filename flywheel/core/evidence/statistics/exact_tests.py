@@ -11,7 +11,7 @@ from scipy import special
 
 PRIOR: Final = (0.5, 100.0)
 """Beta weights over rates by which ``anytime_upper`` bets: mostly below one in a hundred. They make its bound narrow
-for such rates, and it holds whatever the rate is. 30 trials without an event bound the rate at 10 % (29 would be the
+for such rates, and it holds whatever the rate is. 30 trials without an event bound the rate at 10% (29 would be the
 fewest for any such bound), as 65 do with one and 93 with two."""
 NEGLIGIBLE: Final = 1e-18
 """How likely a number of bad attempts is that is left out of account: a suite has some 100,000 attempts at most."""

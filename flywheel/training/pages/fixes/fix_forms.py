@@ -48,7 +48,7 @@ class DraftForm(forms.Form):
 
     temperature = forms.FloatField(min_value=0, max_value=5, required=False)
     top_p = forms.FloatField(label="Top p", min_value=0, max_value=1, required=False)
-    max_tokens = forms.IntegerField(label="Most tokens per answer", min_value=1, max_value=MAX_TOKENS, required=False)
+    max_tokens = forms.IntegerField(label="Max output tokens", min_value=1, max_value=MAX_TOKENS, required=False)
 
     def __init__(self, parent: Version, place: int, data: Mapping[str, Any]) -> None:
         super().__init__(data, prefix=f"draft-{place}")

@@ -72,7 +72,7 @@ class _Drawing:
             found = [rate(times.get(start, Figures())) for start in self.starts]
             line = self.line(name or title.lower(), [_percent(each.mean) for each in found], self.links((*own, *terms)))
             series.append(line | {end: [_percent(getattr(each, end)) for each in found] for end in ("low", "high")})
-        return self.spec(key, title, {"title": "share", "unit": "%"}, series, f"{note}; 95 % interval")
+        return self.spec(key, title, {"title": "share", "unit": "%"}, series, f"{note}; 95% interval")
 
     def lines(
         self, key: str, title: str, unit: str, value: Callable[[Figures], float | None], terms: Where, note: str

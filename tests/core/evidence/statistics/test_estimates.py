@@ -209,7 +209,7 @@ def test_four_clusters_give_no_verdict_and_five_do() -> None:
     assert four.reason == "4 independent clusters; at least 5 are needed"
     five = estimates.paired_difference(baseline, candidate, [i // 4 for i in range(20)])
     assert five.p == 2 / 2**5  # all up: only the two extreme of 32 flips reach it
-    assert (five.low, five.reason) == (None, "5 clusters refuse nothing at 95 %")
+    assert (five.low, five.reason) == (None, "5 clusters refuse nothing at 95%")
     at_90 = estimates.paired_difference(baseline, candidate, [i // 4 for i in range(20)], level=0.90)
     assert at_90.low is not None
     assert at_90.low > 0

@@ -102,7 +102,7 @@ def test_the_drafts_are_started_and_the_page_tells_how_they_do(desk: Desk, sign_
     desk.carry_out()
     page = page_of(client.get(answer["Location"]))
     assert "hx-trigger" not in page
-    assert "so that all of them hold together at 95&nbsp;%" in page
+    assert "so that all of them hold together at 95%" in page
     assert "+50.0" in page
     assert "24 held-out tasks, measured 0 times before" in page
     assert "Measure the best" not in page_of(sign_in(desk.cast.builder).get(answer["Location"]))
