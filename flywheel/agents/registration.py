@@ -36,7 +36,8 @@ def make_agent(*, project: Project, name: str, actor: Actor, description: str = 
     """A new agent, nothing live. Raises Refused."""
     if not _NAME.fullmatch(name):
         raise Refused(
-            f"{name!r} is not a valid name: use lower-case letters, digits, - and _, for example mail-agent", field="name"
+            f"{name!r} is not a valid name: use lower-case letters, digits, - and _, for example mail-agent",
+            field="name",
         )
     try:
         with transaction.atomic():
@@ -146,6 +147,4 @@ def _check_artifacts(kind: str, weights: Artifact | None, adapter: Artifact | No
     if kind == OPENAI and weights is not None:
         raise Refused("belong on the server of an openai endpoint; leave them out", field="weights")
     if kind == OPENAI and adapter is not None:
-        raise Refused(
-            "is loaded by the server of an openai endpoint; enter its name as the model", field="adapter"
-        )
+        raise Refused("is loaded by the server of an openai endpoint; enter its name as the model", field="adapter")

@@ -92,7 +92,7 @@ def check_endpoint(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
     """
     kind = value.get("kind")
     if kind not in KINDS:
-        raise Refused(f"{kind!r} is unknown, one of {', '.join(KINDS)} is wanted", field="endpoint.kind")
+        raise Refused(f"{kind!r} is unknown; use one of {', '.join(KINDS)}", field="endpoint.kind")
     needed = {"kind"} if kind == TRANSFORMERS else {"kind", "base_url", "model", "api_key_env"}
     wanted = needed | set(OPTIONS[kind])
     if kind == PROGRAM:
@@ -128,7 +128,7 @@ def _server(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
 def _place(way: Any) -> set[str]:
     """Return what a program of this way names beside its code. Raises Refused."""
     if way not in WAYS:
-        raise Refused(f"{way!r} is unknown, one of {', '.join(WAYS)} is wanted", field="endpoint.way")
+        raise Refused(f"{way!r} is unknown; use one of {', '.join(WAYS)}", field="endpoint.way")
     return {"http": {"url"}, "command": {"command"}}.get(way, set())
 
 
@@ -153,7 +153,7 @@ def _program(value: Mapping[str, Any]) -> dict[str, Any]:
     code = value.get("code")
     if not isinstance(code, str) or not _CODE.fullmatch(code.strip()):
         raise Refused(
-            f"{code!r} names no code for good: a commit (7 to 64 hexadecimal digits) or an image's sha256:… is wanted, "
+            f"{code!r} names no code for good: expected a commit (7 to 64 hexadecimal digits) or an image's sha256:…, "
             "since a branch or a tag can move",
             field="endpoint.code",
         )

@@ -165,14 +165,14 @@ class Setting:
         if self.type is bool or self.type is str:
             if not isinstance(value, self.type) or (self.choices and value not in self.choices):
                 wanted = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
-                raise FieldError(f"{value!r} is not right; {wanted} is wanted", field=self.name)
+                raise FieldError(f"{value!r} is not right; expected {wanted}", field=self.name)
             return value
         kind = "a whole number" if self.type is int else "a number"
         is_number = not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < math.inf
         if not is_number or (self.type is int and value != int(value)):
-            raise FieldError(f"{value!r} is not {kind}; {self._range()} is wanted", field=self.name)
+            raise FieldError(f"{value!r} is not {kind}; expected {self._range()}", field=self.name)
         if (self.min is not None and value < self.min) or (self.max is not None and value > self.max):
-            raise FieldError(f"{value!r} is out of range; {self._range()} is wanted", field=self.name)
+            raise FieldError(f"{value!r} is out of range; expected {self._range()}", field=self.name)
         return self.type(value)
 
     def _range(self) -> str:
@@ -362,7 +362,7 @@ _BIG = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, T
 
 def _algorithm(name: str) -> Algorithm:
     if name not in ALGORITHMS:
-        raise FieldError(f"{name!r} is unknown; one of {', '.join(ALGORITHMS)} is wanted", field="algorithm")
+        raise FieldError(f"{name!r} is unknown; expected one of {', '.join(ALGORITHMS)}", field="algorithm")
     return ALGORITHMS[name]
 
 
@@ -393,7 +393,7 @@ def _check_together(values: Mapping[str, Any]) -> None:
     batch, micro = values["batch_size"], values["micro_batch_size"]
     if micro and batch % micro:
         raise FieldError(
-            f"{micro} does not divide batch_size {batch}; a divisor of it is wanted", field="micro_batch_size"
+            f"{micro} does not divide batch_size {batch}; expected a divisor of it", field="micro_batch_size"
         )
     if "num_generations" not in values:
         return
@@ -405,6 +405,6 @@ def _check_together(values: Mapping[str, Any]) -> None:
         )
     if values["epsilon_high"] < values["epsilon"]:
         raise FieldError(
-            f"{values['epsilon_high']!r} is below epsilon; at least {values['epsilon']!r} is wanted",
+            f"{values['epsilon_high']!r} is below epsilon; expected at least {values['epsilon']!r}",
             field="epsilon_high",
         )

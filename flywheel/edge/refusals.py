@@ -74,7 +74,7 @@ def check_choice(value: object, known: Iterable[str], *, field: str, error: type
     """Raise `error` for a value that is none of `known`."""
     names = list(known)
     if value not in names:
-        raise error(f"{repr(value)[:100]} is unknown, one of {', '.join(filter(None, names))} is wanted", field=field)
+        raise error(f"{repr(value)[:100]} is unknown; use one of {', '.join(filter(None, names))}", field=field)
 
 
 def show_at_field(form: BaseForm, error: FieldError, **names: str) -> None:

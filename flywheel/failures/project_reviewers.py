@@ -17,5 +17,5 @@ def named(project: Project, names: Sequence[str], *, field: str) -> list[User]:
     """Those of these names, in their order, each once. Raises Refused for who may not label here."""
     known = {user.username: user for user in reviewers(project)}
     if unknown := sorted(set(names) - set(known)):
-        raise Refused(f"{unknown[0]!r} may not label here; one of {', '.join(known)} is wanted", field=field)
+        raise Refused(f"{unknown[0]!r} may not label here; expected one of {', '.join(known)}", field=field)
     return [known[name] for name in dict.fromkeys(names)]

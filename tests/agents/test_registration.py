@@ -131,7 +131,7 @@ def test_the_form_of_calls_is_proposed_by_the_chat_template(
     react = replace(content, form="react")
     other, is_new = make_version(agent=build.agent(), actor=Actor(cast.admin), content=react)
     assert (other.form, is_new) == ("react", True)
-    with pytest.raises(Refused, match="form: 'xml' is unknown, one of native"):
+    with pytest.raises(Refused, match="form: 'xml' is unknown; use one of native"):
         make_version(agent=build.agent(), actor=Actor(cast.admin), content=replace(content, form="xml"))
 
 

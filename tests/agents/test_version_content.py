@@ -24,7 +24,7 @@ SignIn = Callable[[User], Client]
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"way": "push"}, "endpoint.way: 'push' is unknown, one of http, command, pull is wanted"),
+        ({"way": "push"}, "endpoint.way: 'push' is unknown; use one of http, command, pull"),
         ({"way": None}, "endpoint.way: None is unknown"),
         ({"url": "agent:9000"}, "endpoint.url: 'agent:9000' is not the address of a server, such as http://agent"),
         ({"url": "http://169.254.169.254/x"}, "endpoint.url: is link-local"),

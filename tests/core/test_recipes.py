@@ -38,13 +38,13 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "settings", "said"),
     [
-        ("ppo", {}, "algorithm: 'ppo' is unknown; one of sft, dpo, grpo"),
-        ("sft", {"steps": 0}, "steps: 0 is out of range; a whole number from 1 to 1e+06 is wanted"),
+        ("ppo", {}, "algorithm: 'ppo' is unknown; expected one of sft, dpo, grpo"),
+        ("sft", {"steps": 0}, "steps: 0 is out of range; expected a whole number from 1 to 1e+06"),
         ("sft", {"steps": 1.5}, "steps: 1.5 is not a whole number"),
         ("sft", {"steps": True}, "steps: True is not a whole number"),
         ("sft", {"steps": "10"}, "steps: '10' is not a whole number"),
         ("sft", {"learning_rate": float("nan")}, "learning_rate: nan is not a number"),
-        ("sft", {"lr_schedule": "steep"}, "lr_schedule: 'steep' is not right; one of linear, cosine"),
+        ("sft", {"lr_schedule": "steep"}, "lr_schedule: 'steep' is not right; expected one of linear, cosine"),
         ("sft", {"temperature": 1}, "temperature: does not apply to SFT, only to grpo"),
         ("sft", {"batch": 1}, "batch: is no setting of SFT; "),
         ("sft", {"micro_batch_size": 5}, "micro_batch_size: 5 does not divide batch_size 32"),

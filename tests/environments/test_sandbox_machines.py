@@ -118,7 +118,7 @@ def test_run_verifier_takes_another_range(files: Callable[..., list[str]]) -> No
 
 @pytest.mark.parametrize(("low", "high"), [("2", "1"), ("1", "1"), ("nan", "1"), ("0", "inf")])
 def test_run_verifier_refuses_a_range_that_is_none(low: str, high: str, files: Callable[..., list[str]]) -> None:
-    with pytest.raises(CommandError, match=f"--low {low} --high {high}: a range is wanted"):
+    with pytest.raises(CommandError, match=f"--low {low} --high {high}: expected a range"):
         call_command("run_verifier", *files(VERIFIER), "--low", low, "--high", high)
 
 

@@ -75,7 +75,7 @@ def test_a_verifier_part_is_checked_judges_and_is_offered(monkeypatch: pytest.Mo
     monkeypatch.setattr(rubric_parts, "_brief", None, raising=False)
     add("flywheel/core/verifiers/rubric_parts.py", rubric_parts)
 
-    with pytest.raises(VerifierError, match="words: a number is wanted"):
+    with pytest.raises(VerifierError, match="words: expected a number"):
         read({"kind": "rubric", "parts": [{"type": "brief"}]})
     env = envs.build("tool_call", {"tools": TOOLS}, {"kind": "rubric", "parts": [{"type": "brief", "words": 3}]})
     verdicts = [

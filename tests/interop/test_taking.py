@@ -64,7 +64,7 @@ def test_what_was_exported_comes_back(kind: str) -> None:
         (nemo(ground_truth=[{"arguments": {}}]), "no name"),
         (nemo(ground_truth=[{"name": "search", "arguments": "{"}]), "no JSON object"),
         (nemo(ground_truth="42"), "no list of calls"),
-        ({"question": "What is 6 times 7?", "answer": "It is 42"}, "a tool call is wanted"),
+        ({"question": "What is 6 times 7?", "answer": "It is 42"}, "expected a tool call"),
         ({"prompt": [*ASKED, *ASKED], "answer": json.dumps(CALL)}, "2 requests"),
         ({"answer": json.dumps(CALL)}, "0 requests"),
     ],

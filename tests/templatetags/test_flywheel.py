@@ -40,7 +40,9 @@ def test_a_share_is_written_one_way_in_numbers_and_in_sentences() -> None:
     assert numbers.percent(0.642) == number_words.percent(0.642, 1)
     sources = [path for room in ("flywheel", "templates", "docs") for path in (ROOT / room).rglob("*.*")]
     texts = {path: path.read_text() for path in sources if path.suffix in (".py", ".html", ".md")}
-    assert not [path for path, text in texts.items() if re.search(r"[\dgf]\}?(?: |&nbsp;|\u00a0)%(?=[\"'`.,;:)<]|$)", text)]
+    assert not [
+        path for path, text in texts.items() if re.search(r"[\dgf]\}?(?: |&nbsp;|\u00a0)%(?=[\"'`.,;:)<]|$)", text)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class ApiKey(models.Model):
         A caller that chooses the public part gets IntegrityError when there is such a key already.
         """
         if unknown := sorted(set(scopes) - set(Scope.values)):
-            raise ValueError(f"scope {unknown[0]!r} is unknown: one of {', '.join(Scope.values)} is wanted")
+            raise ValueError(f"scope {unknown[0]!r} is unknown; use one of {', '.join(Scope.values)}")
         public, secret = public or secrets.token_hex(6), secrets.token_urlsafe(32).replace("_", "-")
         key = cls.objects.create(
             project=project, name=name, public=public, hashed=keyed_hash(secret), scopes=scopes, created_by=created_by

@@ -112,5 +112,5 @@ def _other_admins(project: Project, user: User) -> bool:
 
 def _checked_roles(roles: Collection[str]) -> list[str]:
     if unknown := sorted(set(roles) - set(Role.values)):
-        raise Stale(f"role {unknown[0]!r} is unknown: one of {', '.join(Role.values)} is wanted")
+        raise Stale(f"role {unknown[0]!r} is unknown; use one of {', '.join(Role.values)}")
     return sorted(set(roles))

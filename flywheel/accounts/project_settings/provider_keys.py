@@ -41,7 +41,7 @@ def enter(*, project: Project, actor: Actor, name: str, base_url: str, secret: s
             field="base_url",
         )
     if not secret or len(secret) > LONGEST or not (secret.isascii() and secret.isprintable()) or " " in secret:
-        raise Refused(f"a key of 1 to {LONGEST} visible characters without spaces is wanted", field="secret")
+        raise Refused(f"expected a key of 1 to {LONGEST} visible characters without spaces", field="secret")
     row = ProviderKey.objects.select_for_update().filter(project=project, name=name).first()
     before = row.base_url if row else None
     row = row or ProviderKey(project=project, name=name)

@@ -81,7 +81,9 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
         like = find_version(asked.project, f"{agent}@{body.like}") if body.like is not None else None
     content = _content(asked, body, like)
     if content.endpoint.get("way") == "command" and Scope.ADMIN not in asked.key.scopes:
-        raise OnlyAdmins("only an admin may set a command that workers start: use a key that also has the scope 'admin'")
+        raise OnlyAdmins(
+            "only an admin may set a command that workers start: use a key that also has the scope 'admin'"
+        )
     made, is_new = make_version(agent=agent, actor=asked.actor, content=content, parent=like, note=body.note)
     return Status(201 if is_new else 200, made)
 

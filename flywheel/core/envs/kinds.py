@@ -177,6 +177,6 @@ def check_new(kind: str, config: Mapping[str, Any]) -> None:
         if known is not None and name not in known:
             raise VerifierError(f"{name[:100]}: there is no such setting, only {', '.join(known)}")
     if not isinstance(config.get("system_prompt", ""), str):
-        raise VerifierError("system_prompt: a text is wanted")
+        raise VerifierError("system_prompt: expected a text")
     if check := KINDS[kind].check_new:
         check(config)

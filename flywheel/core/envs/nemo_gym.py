@@ -60,7 +60,7 @@ class NemoGym:
         if settings := [field for field in verifier if field != "kind"]:
             raise VerifierError(f"{settings[0]}: the verdict is the server's; its verifier has no settings")
         if not isinstance(base_url := config.get("base_url"), str) or not base_url.startswith(("http://", "https://")):
-            raise VerifierError("base_url: the address of a resources server is wanted, such as http://gym-1:8000")
+            raise VerifierError("base_url: expected the address of a resources server, such as http://gym-1:8000")
         turns = config.get("max_turns", MAX_TURNS)
         if isinstance(turns, bool) or not isinstance(turns, int) or not 1 <= turns <= 100:
             raise VerifierError(f"max_turns: {turns!r} is no whole number from 1 to 100")

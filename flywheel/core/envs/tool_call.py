@@ -114,7 +114,7 @@ def check_new(config: Mapping[str, Any]) -> None:
     if problems := tooling.check_definitions(tools) or tooling.unjudgeable(tools):
         raise VerifierError("; ".join(problems))
     if not tools:
-        raise VerifierError("tools: at least one definition is wanted, or there is nothing to call")
+        raise VerifierError("tools: expected at least one definition, or there is nothing to call")
 
 
 def _weights(verifier: Mapping[str, Any]) -> dict[str, float]:
@@ -123,7 +123,7 @@ def _weights(verifier: Mapping[str, Any]) -> dict[str, float]:
         raise VerifierError("weights: must map parts to numbers")
     for part, weight in weights.items():
         if part not in PARTS:
-            raise VerifierError(f"weights.{part}: unknown part, one of {', '.join(PARTS)} is wanted")
+            raise VerifierError(f"weights.{part}: unknown part, expected one of {', '.join(PARTS)}")
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < float("inf"):
             raise VerifierError(f"weights.{part}: {weight!r} is not a number of at least 0")
     if sum(weights.values()) <= 0:

@@ -211,7 +211,7 @@ def _prompt(evidence: Evidence) -> Recommendation:
     elif able is None:
         blocked = _needs_baseline("pass@k says whether the model is able at all")
     elif able < ABLE:
-        blocked = f"The model is not able yet: pass@{evidence.k} is {percent(able)}, {percent(ABLE)} is wanted."
+        blocked = f"The model is not able yet: pass@{evidence.k} is {percent(able)}and needs to reach {percent(ABLE)}."
     else:
         blocked = ""
         why.append("The model can and its output does not hold: constrain the output or say the format more clearly.")
@@ -252,7 +252,7 @@ def _sft(evidence: Evidence) -> Recommendation:
     why += [_able_sentence(evidence)] if able is not None else []
     numbers = _numbers(None, evidence, "pass_at_k") | {"corrected": evidence.corrected, "failures": evidence.failures}
     if evidence.corrected < CORRECTED:
-        blocked = f"{evidence.corrected} corrected actions; {CORRECTED} are wanted. Correct more failures in the queue."
+        blocked = f"{evidence.corrected} corrected actions; {CORRECTED} are needed. Correct more failures in the queue."
     elif able is None:
         blocked = _needs_baseline("pass@k says how many tasks no attempt solves")
     elif 1 - able >= UNSOLVED:
@@ -271,7 +271,7 @@ def _dpo(evidence: Evidence) -> Recommendation:
     numbers = _numbers(None, evidence, "pass_at_1") | {"pairs": evidence.pairs}
     rate = _mean(evidence.pass_at_1)
     if evidence.pairs < PAIRS:
-        blocked = f"{evidence.pairs} pairs; {PAIRS} are wanted. Correct failures, or sample more attempts at each task."
+        blocked = f"{evidence.pairs} pairs; {PAIRS} are needed. Correct failures, or sample more attempts at each task."
     elif rate is None:
         blocked = _needs_baseline("pass@1 says whether there is something to prefer")
     elif rate < LEARNABLE[0]:
@@ -302,12 +302,12 @@ def _environment_rl(evidence: Evidence) -> Recommendation:
         blocked = _too_few(evidence, "Planning over several steps is not what fails most.")
     elif calls is None or calls < LONG_EPISODES:
         blocked = (
-            f"Attempts are single answers; episodes of {LONG_EPISODES:g} calls and more are wanted. RLVR does as well."
+            f"Attempts are single answers; it needs episodes of at least {LONG_EPISODES:g} calls. RLVR does as well."
         )
     elif rate is None:
         blocked = _needs_baseline("pass@1 says whether whole episodes ever succeed")
     elif _tasks(evidence) < TASKS:
-        blocked = f"{_tasks(evidence)} tasks; {TASKS} are wanted."
+        blocked = f"{_tasks(evidence)} tasks; {TASKS} are needed."
     elif not LEARNABLE[0] <= rate <= LEARNABLE[1]:
         low, high = map(percent, LEARNABLE)
         blocked = f"pass@1 is {percent(rate)}; from {low} to {high} there is something to learn from."
@@ -335,13 +335,13 @@ def _head_room(evidence: Evidence) -> tuple[list[str], str]:
         return [], _needs_baseline("pass@1 and pass@k say what sampling can find")
     why = [f"pass@1 is {_shown(evidence.pass_at_1)}, pass@{evidence.k} {_shown(evidence.pass_at_k)}."]
     if _tasks(evidence) < TASKS:
-        return why, f"{_tasks(evidence)} tasks; {TASKS} are wanted, or training learns the tasks themselves."
+        return why, f"{_tasks(evidence)} tasks; {TASKS} are needed, or training learns the tasks themselves."
     if rate < LEARNABLE[0]:
         return why, f"pass@1 is {percent(rate)}: most groups of attempts fail alike and teach nothing; SFT first."
     if rate > LEARNABLE[1]:
         return why, f"pass@1 is {percent(rate)}: most groups of attempts pass alike and teach nothing."
     if able - rate < GAIN:
-        return why, f"pass@{evidence.k} is only {_points(able - rate)} above pass@1; {_points(GAIN)} are wanted."
+        return why, f"pass@{evidence.k} is only {_points(able - rate)} above pass@1; {_points(GAIN)} are needed."
     return [*why, f"{_points(able - rate)} of head-room: what works sometimes can be made to work."], ""
 
 
@@ -386,7 +386,7 @@ def _is_dominant(share: Estimate) -> bool:
 
 def _too_few(evidence: Evidence, otherwise: str) -> str:
     if evidence.failures < FAILURES:
-        return f"{evidence.failures} labelled failures; {FAILURES} are wanted before shares mean something."
+        return f"{evidence.failures} labelled failures; shares mean something from {FAILURES} on."
     return otherwise
 
 

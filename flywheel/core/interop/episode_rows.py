@@ -87,9 +87,9 @@ def _exported(row: Mapping[str, Any], name: str, tools: Sequence[Mapping[str, An
     """A task as an export writes it, just as it was."""
     prompt, state, target = row.get("prompt"), row.get("state", {}), row["target"]
     if not isinstance(prompt, str) or not prompt.strip():
-        raise CannotTake("a text is wanted", field="prompt")
+        raise CannotTake("expected a text", field="prompt")
     if not isinstance(state, dict):
-        raise CannotTake("an object is wanted", field="state")
+        raise CannotTake("expected an object", field="state")
     try:
         items = wanted_items.check(target)
     except VerifierError as error:
@@ -144,7 +144,7 @@ def _request(row: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tupl
     if given is None or isinstance(given, str):
         given = [{"role": "user", "content": given}] if given and given.strip() else []
     if not isinstance(given, list):
-        raise CannotTake("a text or a list of messages is wanted", field=field)
+        raise CannotTake("expected a text or a list of messages", field=field)
     ours = outside_names(tools)
     messages = [_message(f"{field}.{place}", each, ours) for place, each in enumerate(given)]
     return field, [message for message in messages if message.role != "system"]
@@ -153,12 +153,12 @@ def _request(row: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tupl
 def _message(field: str, row: Any, ours: Mapping[str, str]) -> Message:
     role = _ROLES.get(str(row.get("role", row.get("from", "")))) if isinstance(row, dict) else None
     if role is None:
-        raise CannotTake("a message with a role, such as user, is wanted", field=field)
+        raise CannotTake("expected a message with a role, such as user", field=field)
     content, called = row.get("content", row.get("value")), row.get("tool_calls") or []
     if not isinstance(content, str | list | None):
-        raise CannotTake("a text or a list of parts is wanted", field=f"{field}.content")
+        raise CannotTake("expected a text or a list of parts", field=f"{field}.content")
     if not isinstance(called, list):
-        raise CannotTake("a list of calls is wanted", field=f"{field}.tool_calls")
+        raise CannotTake("expected a list of calls", field=f"{field}.tool_calls")
     for part in content if isinstance(content, list) else ():
         if not isinstance(part, dict) or not isinstance(part.get("text"), str):
             raise CannotTake("it has a part that is no text", field=f"{field}.content")
@@ -231,7 +231,7 @@ def _words(field: str, given: Any, match: str) -> Items:
     texts = [each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in rows]
     texts = list(dict.fromkeys(each.strip() for each in texts if each.strip()))
     if not texts:
-        raise CannotTake("it is empty, and a text is wanted", field=field)
+        raise CannotTake("is empty; expected a text", field=field)
     last = texts[0].rpartition("\n")[2]
     if len(texts) == 1 and last.startswith(_FINAL) and (final := last.removeprefix(_FINAL).strip()):
         texts, match = [final], "number" if _has_number(final) else match

@@ -199,12 +199,12 @@ def _model_grader(row: Mapping[str, Any]) -> tuple[list[Part], str, bool]:
     """A judge's criteria, made of the messages that the grader's model would get."""
     model, messages = row.get("model"), row.get("input")
     if not isinstance(model, str) or not model or not isinstance(messages, list):
-        raise Left("its model and its input messages are wanted")
+        raise Left("it needs its model and its input messages")
     pieces = [_criteria(each) for each in messages]
     if row["type"] == "label_model":
         labels, passing = (row.get(name) for name in ("labels", "passing_labels"))
         if not isinstance(labels, list) or not isinstance(passing, list) or not passing:
-            raise Left("its labels and its passing_labels are wanted")
+            raise Left("it needs its labels and its passing_labels")
         failing = [str(each) for each in labels if each not in passing]
         pieces.append(f"Give the highest mark where the label is {_listed(passing)}, else 0 ({_listed(failing)}).")
         rule = f"passes as {_listed(passing)}"
@@ -262,7 +262,7 @@ def _listed(labels: list[Any]) -> str:
 def _python(row: Mapping[str, Any]) -> tuple[list[Part], str, bool]:
     source = row.get("source")
     if not isinstance(source, str):
-        raise Left("its source is wanted")
+        raise Left("it needs its source")
     if len(source.encode("utf-8", "replace")) > LONGEST_SOURCE:
         raise Left(f"its source is longer than {LONGEST_SOURCE // 1024} kB")
     source = textwrap.dedent(source)
@@ -299,7 +299,7 @@ def _multi(row: Mapping[str, Any]) -> tuple[list[Part], str, bool]:
     """A weighted sum of graders: each a part with its weight."""
     graders, formula = row.get("graders"), row.get("calculate_output")
     if not isinstance(graders, dict) or not isinstance(formula, str):
-        raise Left("its graders by name and its calculate_output are wanted")
+        raise Left("it needs its graders by name and its calculate_output")
     if len(graders) > MOST_PARTS or len(formula) > LONGEST_TEXT:
         raise Left(
             f"up to {MOST_PARTS} graders, and a calculate_output of up to {LONGEST_TEXT} characters, are weighed"

@@ -79,7 +79,7 @@ def _own(row: Mapping[str, Any], about: Mapping[str, Any], prompt: str, tools: S
     """A task of a world of one's own: its target says what is wanted, in the words of that kind, or which calls."""
     target, state = row.get("target"), row.get("state", {})
     if not isinstance(state, dict):
-        raise CannotTake('{"seed": number, "state": …} is wanted', field="state")
+        raise CannotTake('expected {"seed": number, "state": …}', field="state")
     if not isinstance(target, dict) or "wanted" not in target:
         calls = _calls(about, outside_names(tools))
         target = {"wanted": [{"type": "calls", "calls": calls, "order": "any"}] if calls else []}
@@ -196,7 +196,7 @@ def wanted_calls(field: str, given: Any, ours: Mapping[str, str]) -> list[dict[s
         try:
             given = json.loads(given)
         except (ValueError, RecursionError):
-            raise CannotTake("what is right is a text, and a tool call is wanted", field=field) from None
+            raise CannotTake("the right answer is a text; expected a tool call", field=field) from None
     if isinstance(given, dict):
         given = given.get("calls", [given])
     if not isinstance(given, list):

@@ -89,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
         if hmac.compare_digest(given.strip().encode(), self.server.token.encode()):
             return True
         self.close_connection = True
-        self._send(Answer(401, {"detail": "Authorization: Bearer TOKEN is wanted"}))
+        self._send(Answer(401, {"detail": "send Authorization: Bearer TOKEN"}))
         return False
 
     def _session(self) -> str:

@@ -157,7 +157,7 @@ class Gym:
 def _seed(row: Mapping[str, Any]) -> int:
     seed = row["verifier_metadata"].get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise _Refused(422, "verifier_metadata.seed: a whole number is wanted")
+        raise _Refused(422, "verifier_metadata.seed: expected a whole number")
     return seed
 
 
@@ -165,7 +165,7 @@ def _output(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     response = body.get("response")
     output = response.get("output") if isinstance(response, dict) else None
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
-        raise _Refused(422, "response.output: a list of items is wanted")
+        raise _Refused(422, "response.output: expected a list of items")
     if len(output) > OUTPUT_MAX:
         raise _Refused(422, f"response.output: {len(output)} items, at most {OUTPUT_MAX} are read")
     return output

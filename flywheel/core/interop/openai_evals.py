@@ -100,7 +100,7 @@ class HostedEval:
             raise CannotTake("it is not a JSON object")
         item = row.get("item", row)
         if not isinstance(item, dict) or not item:
-            raise CannotTake("an object is wanted", field="item")
+            raise CannotTake("expected an object", field="item")
         references = {part.name: fill(part.reference, item) for part in self.parts if part.reference}
         request = fill_all(self.request, item)
         about = _about(row) | _about(item)
@@ -166,7 +166,7 @@ def read(document: Any, request: str = "") -> HostedEval:
     if len(evals) > 1:
         raise CannotRead(f"it holds {len(evals)} evals; take one after the other")
     if not evals and not alone:
-        raise CannotRead("it holds no eval: an object with testing_criteria, or a grader, is wanted")
+        raise CannotRead("it holds no eval: expected an object with testing_criteria, or a grader")
     about: Mapping[str, Any] = evals[0] if evals else {"testing_criteria": alone}
     if (count := len(about["testing_criteria"])) > MOST_GRADERS:
         raise CannotRead(f"{count} graders are too many; {MOST_GRADERS} are the most", field="testing_criteria")
@@ -232,7 +232,7 @@ def _own_request(source: Mapping[str, Any]) -> tuple[Any, list[str]]:
         return "{{" + given["item_reference"] + "}}", []
     template = given.get("template") or []
     if not isinstance(template, list):
-        raise CannotRead("a list of messages is wanted", field="data_source.input_messages.template")
+        raise CannotRead("expected a list of messages", field="data_source.input_messages.template")
     rows = [row for row in template if isinstance(row, dict)]
     kept = [row for row in rows if row.get("role") not in ("system", "developer")]
     notes = (
@@ -283,7 +283,7 @@ def _likely_request(about: Mapping[str, Any], graders: Sequence[Grader]) -> str:
         whole = config.get("schema")
         inner = whole.get("properties", {}) if isinstance(whole, dict) else {}
         if not isinstance(inner, dict):
-            raise CannotRead("an object is wanted", field="data_source_config.schema.properties")
+            raise CannotRead("expected an object", field="data_source_config.schema.properties")
         schema = inner.get("item")
     properties = schema.get("properties") if isinstance(schema, dict) else None
     names = list(properties) if isinstance(properties, dict) else []

@@ -39,7 +39,7 @@ def check(form: Any) -> str:
     """The name of a form, or empty for none. Raises FieldError."""
     if form in ("", NATIVE) or (isinstance(form, str) and form in TEXT_FORMS):
         return str(form)
-    raise FieldError(f"{str(form)[:40]!r} is unknown, one of {', '.join(LABELS)} is wanted", field="form")
+    raise FieldError(f"{str(form)[:40]!r} is unknown; use one of {', '.join(LABELS)}", field="form")
 
 
 def write(message: Message, form: str) -> Message:

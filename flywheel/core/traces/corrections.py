@@ -33,8 +33,8 @@ STOCK: Final[Mapping[str, str]] = {
 }
 """What is said where a correction leaves the words open."""
 _NO_FORM = (
-    '{"tool": name, "arguments": {…}}, {"calls": [two or more], "order": "given" or "any"}, {"text": answer}, '
-    '{"refuse": text}, {"ask": text} or {"avoid": [tool, …], "text": answer} is wanted'
+    'expected {"tool": name, "arguments": {…}}, {"calls": [two or more], "order": "given" or "any"}, {"text": answer}, '
+    '{"refuse": text}, {"ask": text} or {"avoid": [tool, …], "text": answer}'
 )
 
 
@@ -77,14 +77,14 @@ def _calls_problems(corrected: Mapping[str, Any], tools: Sequence[Mapping[str, A
         return [FieldError("must be a list of calls", field="calls")]
     found = []
     if len(calls) < 2:
-        found.append(FieldError('two or more calls are wanted; one alone is {"tool", "arguments"}', field="calls"))
+        found.append(FieldError('expected two or more calls; one alone is {"tool", "arguments"}', field="calls"))
     if len(calls) > MOST_CALLS:
         return [FieldError(f"{len(calls)} calls are too many, at most {MOST_CALLS} are kept", field="calls")]
     if order not in ORDERS:
-        found.append(FieldError('"given" or "any" is wanted', field="order"))
+        found.append(FieldError('expected "given" or "any"', field="order"))
     for at, call in enumerate(calls):
         if form_of(call) != "tool":
-            found.append(FieldError('{"tool": name, "arguments": {…}} is wanted', field=f"calls.{at}"))
+            found.append(FieldError('expected {"tool": name, "arguments": {…}}', field=f"calls.{at}"))
             continue
         for problem in _call_problems(call, tools):
             inside = problem.field if problem.field in ("tool", "arguments") else f"arguments.{problem.field}"
@@ -103,7 +103,7 @@ def _call_problems(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) 
     tool = tooling.find(tools, name)
     if tool is None:
         names = ", ".join(str(each["name"]) for each in tools)
-        return [FieldError(f"{name!r} is unknown, one of {names} is wanted", field="tool")]
+        return [FieldError(f"{name!r} is unknown; use one of {names}", field="tool")]
     try:
         return tooling.schema_problems(tool, arguments, patterns=False)
     except Exception:

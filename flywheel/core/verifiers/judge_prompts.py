@@ -114,7 +114,7 @@ def read(text: str, top: int) -> Said:
         raise Malformed(f'the judge\'s answer is no object of "reason" and "mark": {text[:200]!r}')
     mark = value["mark"]
     if isinstance(mark, bool) or not isinstance(mark, int) or not 0 <= mark <= top:
-        raise Malformed(f"the judge's mark is {str(mark)[:40]!r}, a whole number from 0 to {top} is wanted")
+        raise Malformed(f"the judge's mark is {str(mark)[:40]!r}, expected a whole number from 0 to {top}")
     return Said(mark, plain(value["reason"])[:LONGEST_REASON])
 
 
@@ -174,7 +174,7 @@ def check(where: str, settings: dict[str, Any]) -> None:
     """Put the settings of a judge in order. Raises VerifierError, which names the field."""
     for key in ("criteria", "model"):
         if not settings[key].strip():
-            raise VerifierError(f"{where}.{key}: a text is wanted")
+            raise VerifierError(f"{where}.{key}: expected a text")
     for key, least, most in (("top", 1, TOP), ("votes", 1, VOTES)):
         value = settings.get(key, 1.0)
         if value != int(value) or not least <= value <= most:

@@ -27,13 +27,13 @@ def nothing(where: str, settings: dict[str, Any]) -> None:
 
 def wanted_value(where: str, settings: dict[str, Any]) -> None:
     if ("target" in settings) == ("value" in settings):
-        raise VerifierError(f"{where}.target: a key of the target is wanted, or else a value; one of the two")
+        raise VerifierError(f"{where}.target: expected a key of the target, or else a value; one of the two")
 
 
 def regex(where: str, settings: dict[str, Any]) -> None:
     text = settings["pattern"]
     if len(text) > LONGEST_PATTERN:
-        raise VerifierError(f"{where}.pattern: a pattern of 1 to {LONGEST_PATTERN} characters is wanted")
+        raise VerifierError(f"{where}.pattern: expected a pattern of 1 to {LONGEST_PATTERN} characters")
     if words := json_schemas.unreadable(text):
         raise VerifierError(f"{where}.pattern: {words}")
 
@@ -41,7 +41,7 @@ def regex(where: str, settings: dict[str, Any]) -> None:
 def schema(where: str, settings: dict[str, Any]) -> None:
     schema = settings["schema"]
     if not isinstance(schema, Mapping):
-        raise VerifierError(f"{where}.schema: a JSON schema, an object in braces, is wanted")
+        raise VerifierError(f"{where}.schema: expected a JSON schema, an object in braces")
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
     except jsonschema.SchemaError as error:
@@ -89,7 +89,7 @@ def call(where: str, settings: dict[str, Any]) -> None:
     calls = value if settings["read"] == "calls" and isinstance(value, list) else [value]
     for call in calls:
         if not isinstance(call, Mapping) or set(call) - {"tool", "arguments"} or not isinstance(call.get("tool"), str):
-            raise VerifierError(f'{where}.value: a call {{"tool": name, "arguments": {{…}}}} is wanted')
+            raise VerifierError(f'{where}.value: expected a call {{"tool": name, "arguments": {{…}}}}')
         if not isinstance(call.get("arguments", {}), Mapping):
             raise VerifierError(f"{where}.value: arguments must be an object")
 

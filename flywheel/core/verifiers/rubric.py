@@ -115,7 +115,7 @@ def read(spec: Mapping[str, Any]) -> Rubric:
             raise VerifierError(f"{name}: a rubric has no such field, only kind and parts")
     rows = spec.get("parts")
     if not isinstance(rows, list) or not rows:
-        raise VerifierError("parts: a list of at least one part is wanted")
+        raise VerifierError("parts: expected a list of at least one part")
     if len(rows) > MOST_PARTS:
         raise VerifierError(f"parts: {len(rows)} are too many; {MOST_PARTS} are the most")
     parts = tuple(_part(f"parts.{number}", row) for number, row in enumerate(rows))
@@ -131,10 +131,10 @@ def read(spec: Mapping[str, Any]) -> Rubric:
 
 def _part(where: str, row: Any) -> Part:
     if not isinstance(row, Mapping):
-        raise VerifierError(f"{where}: an object is wanted")
+        raise VerifierError(f"{where}: expected an object")
     kind = row.get("type")
     if not isinstance(kind, str) or kind not in PARTS:
-        raise VerifierError(f"{where}.type: {kind!r} is unknown, one of {', '.join(PARTS)} is wanted")
+        raise VerifierError(f"{where}.type: {kind!r} is unknown; use one of {', '.join(PARTS)}")
     name = row.get("name", kind)
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in ("unsafe", "form"):
         raise VerifierError(
@@ -160,7 +160,7 @@ def _part(where: str, row: Any) -> Part:
         if setting.kind == "choice":
             settings.setdefault(key, next(iter(setting.choices)))
         elif setting.is_required and key not in settings:
-            raise VerifierError(f"{where}.{key}: {_WANTED.get(setting.kind, 'a text')} is wanted")
+            raise VerifierError(f"{where}.{key}: expected {_WANTED.get(setting.kind, 'a text')}")
     PARTS[kind].check(where, settings)
     return Part(name, kind, float(weight), required, settings)
 
@@ -169,7 +169,7 @@ def _setting(where: str, setting: Setting, value: Any) -> Any:
     match setting.kind:
         case "choice":
             if not isinstance(value, str) or value not in setting.choices:
-                raise VerifierError(f"{where}: {value!r} is unknown, one of {', '.join(setting.choices)} is wanted")
+                raise VerifierError(f"{where}: {value!r} is unknown; use one of {', '.join(setting.choices)}")
         case "number":
             _number(where, value)
             return float(value)
@@ -181,7 +181,7 @@ def _setting(where: str, setting: Setting, value: Any) -> Any:
                 return value
             most = {"code": LONGEST_SOURCE, "prose": LONGEST_PROSE}.get(setting.kind, LONGEST_TEXT)
             if not isinstance(value, str) or not value or len(value.encode("utf-8", "replace")) > most:
-                raise VerifierError(f"{where}: a text of 1 to {most} bytes is wanted")
+                raise VerifierError(f"{where}: expected a text of 1 to {most} bytes")
             if "\0" in value:
                 raise VerifierError(f"{where}: there is a NUL character in it")
             if where.endswith((".path", ".target")) and not _PATH.fullmatch(value):

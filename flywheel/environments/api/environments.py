@@ -201,7 +201,7 @@ def _refuse_attaching(request: HttpRequest, kind: str) -> None:
     if kind not in KINDS or not KINDS[kind].is_external:
         return
     if Scope.ADMIN not in asked.key.scopes or not environment_versions.may_attach(asked.project, asked.actor):
-        raise PermissionDenied("only an admin attaches a server: a key with the scope 'admin' too is wanted")
+        raise PermissionDenied("only an admin may attach a server: use a key that also has the scope 'admin'")
 
 
 def find_environment(request: HttpRequest, name: str) -> Environment:

@@ -135,7 +135,7 @@ def _checked(
 ) -> dict[str, object]:
     """The content of a suite, with what was left out at its default. Raises Refused."""
     if kind not in Suite.Kind.values:
-        raise Refused(f"{kind!r} is unknown, {' or '.join(Suite.Kind.values)} is wanted", field="kind")
+        raise Refused(f"{kind!r} is unknown; use {' or '.join(Suite.Kind.values)}", field="kind")
     if task_set.project_id != agent.project_id:
         raise Refused(f"{task_set} belongs to another project", field="task_set")
     is_general = kind == Suite.Kind.GENERAL
@@ -143,10 +143,10 @@ def _checked(
     rule, measure = rule or DEFAULT_RULE[Suite.Kind(kind)], measure or Suite.Measure.SUCCESS
     wanted = [rule.value for rule in Suite.Rule if (rule == Suite.Rule.MEAN) == is_general]
     if rule not in wanted:
-        raise Refused(f"{rule!r} is none of a {kind} suite, {' or '.join(wanted)} is wanted", field="rule")
+        raise Refused(f"{rule!r} is none of a {kind} suite; use {' or '.join(wanted)}", field="rule")
     if measure not in Suite.Measure.values or (is_general and measure != Suite.Measure.SUCCESS):
         known = [Suite.Measure.SUCCESS.value] if is_general else Suite.Measure.values
-        raise Refused(f"{measure!r} is none of a {kind} suite, {' or '.join(known)} is wanted", field="measure")
+        raise Refused(f"{measure!r} is none of a {kind} suite; use {' or '.join(known)}", field="measure")
     environment = task_set.environment_version.environment
     if measure == Suite.Measure.SAFE and environment.kind in KINDS and not KINDS[environment.kind].tells_unsafe:
         raise Refused(f"{environment} never calls an attempt unsafe, so this would show nothing", field="measure")

@@ -46,7 +46,7 @@ def write(
     if not KINDS[environment.kind].is_world:
         raise Refused(f"{environment} is of kind {environment.kind}; tasks are written for worlds of one's own")
     if not prompt.strip() or len(prompt) > LONGEST_REQUEST or "\0" in prompt:
-        raise Refused(f"a text of 1 to {LONGEST_REQUEST:,} characters is wanted", field="prompt")
+        raise Refused(f"expected a text of 1 to {LONGEST_REQUEST:,} characters", field="prompt")
     check(version, state or {}, target)
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     cluster = group.strip() or f"written {digest(normalise(prompt))[:16]}"
@@ -73,7 +73,7 @@ def complete(task: Task, target: dict[str, Any], actor: Actor) -> Task:
     """Say what is wanted of a draft; a worker proves it. Raises Refused and VerifierError."""
     row = Task.objects.select_for_update(no_key=True).select_related("environment__project").get(pk=task.pk)
     if not is_draft(row):
-        raise Refused(f"{row} has its target already; write another task where something else is wanted")
+        raise Refused(f"{row} already has its target; write another task for another target")
     check(latest(row.environment), row.state, target)
     row.target = target
     row.digest = digest({"prompt": row.prompt, "state": row.state, "target": target})

@@ -46,7 +46,7 @@ def submit(
     latest(environment)
     chosen = {name: default for name, (default, _) in kind.options.items()} | (options or {})
     if unknown := sorted(set(chosen) - set(kind.options)):
-        known = f"one of {', '.join(kind.options)} is wanted" if kind.options else f"{environment.kind} has none"
+        known = f"expected one of {', '.join(kind.options)}" if kind.options else f"{environment.kind} has none"
         raise Refused(f"options.{unknown[0]}: there is no such option; {known}")
     if not 1 <= count <= AT_MOST:
         raise Refused(f"{count} is not from 1 to {AT_MOST}", field="count")

@@ -53,7 +53,7 @@ def submit(
     and VerifierError which names the setting.
     """
     if not is_rubric(verifier):
-        raise VerifierError(f'kind: {verifier.get("kind")!r} cannot be tried; a "rubric" is wanted')
+        raise VerifierError(f'kind: {verifier.get("kind")!r} cannot be tried; expected a "rubric"')
     check_verifier(environment, latest(environment).config, verifier)
     if not 0 <= rollouts <= ROLLOUTS_MOST:
         raise Refused(f"{rollouts} is not from 0 to {ROLLOUTS_MOST}", field="rollouts")

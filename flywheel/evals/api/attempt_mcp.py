@@ -29,7 +29,7 @@ def answer(attempt: ProgramAttempt, message: Any) -> dict[str, Any] | None:
     number = message.get("id") if isinstance(message, Mapping) else None
     try:
         if not isinstance(message, Mapping) or not isinstance(method := message.get("method"), str):
-            raise _Wrong(INVALID_REQUEST, "one JSON-RPC request is wanted")
+            raise _Wrong(INVALID_REQUEST, "expected one JSON-RPC request")
         if "id" not in message:
             return None
         params = message.get("params")
@@ -59,7 +59,7 @@ def _result(attempt: ProgramAttempt, method: str, params: Mapping[str, Any]) -> 
 def _called(attempt: ProgramAttempt, params: Mapping[str, Any]) -> dict[str, Any]:
     name = params.get("name")
     if not isinstance(name, str):
-        raise _Wrong(INVALID_PARAMS, "name: the name of a tool is wanted")
+        raise _Wrong(INVALID_PARAMS, "name: expected the name of a tool")
     try:
         made = attempt_tools.use(attempt, name, params.get("arguments", {}))
     except Refused as refused:

@@ -76,7 +76,7 @@ def submit(
     if split == Split.SEALED and not is_final:
         raise Refused("sealed tasks are asked by a candidate's final comparison alone, from its page", field="split")
     if split not in (Split.TRAIN, *MEASURED):
-        raise Refused(f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted", field="split")
+        raise Refused(f"{split!r} is unknown; use {Split.TRAIN} or {Split.HELD_OUT}", field="split")
     if not 1 <= settings.samples <= MAX_SAMPLES:
         raise Refused(f"{settings.samples} is not between 1 and {MAX_SAMPLES}", field="samples")
     if not 0 <= settings.seed <= MAX_SEED:
@@ -116,7 +116,7 @@ def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dic
 
 def _check_engine(engine: str, version: Version) -> None:
     if engine not in Engine.values:
-        raise Refused(f"{engine!r} is unknown, {Engine.VLLM} is wanted or nothing", field="engine")
+        raise Refused(f"{engine!r} is unknown; use {Engine.VLLM} or nothing", field="engine")
     if engine == Engine.VLLM:
         if not env.vllm_url():
             raise Refused("no vLLM server is set here; make serve starts one, and says how to set it", field="engine")

@@ -133,7 +133,7 @@ def find_similar(request: HttpRequest, trace_id: str, limit: int = 20) -> dict[s
     """The failures that are most like this trajectory, and why."""
     row = one(Trajectory.objects.filter(project=keyed(request).project), trace_id=trace_id)
     if not 1 <= limit <= 100:
-        raise Refused("between 1 and 100 is wanted", field="limit")
+        raise Refused("expected between 1 and 100", field="limit")
     near = sketches.neighbours(row, limit)
     items = [
         {

@@ -111,21 +111,21 @@ def _check(bucket: ProjectBucket, wanted: Wanted) -> None:
         row.key: row.bucket for row in bucket.project.buckets.filter(archived_at=None).exclude(pk=bucket.pk)
     }
     if not label or len(label) > 60 or not label.isprintable():
-        raise Refused("between 1 and 60 visible characters are wanted", field="label")
+        raise Refused("expected between 1 and 60 visible characters", field="label")
     if label.lower() in {other.label.lower() for other in others.values()}:
         raise Refused(f"there is a bucket {label!r} already", field="label")
     if wanted.parent not in BUCKETS:
-        raise Refused(f"{wanted.parent!r} is no built-in bucket, one of {', '.join(BUCKETS)} is wanted", field="parent")
+        raise Refused(f"{wanted.parent!r} is no built-in bucket, expected one of {', '.join(BUCKETS)}", field="parent")
     if len(wanted.description) > DESCRIPTION_LIMIT or "\0" in wanted.description:
         raise Refused(f"at most {DESCRIPTION_LIMIT} characters are kept, and no null character", field="description")
     if wanted.shortcut and (len(wanted.shortcut) > 1 or wanted.shortcut not in SHORTCUTS):
-        raise Refused(f"one of {' '.join(SHORTCUTS)} is wanted, or none", field="shortcut")
+        raise Refused(f"expected one of {' '.join(SHORTCUTS)}, or none", field="shortcut")
     taken = {other.shortcut: other.label for other in others.values() if other.shortcut}
     if wanted.shortcut in taken:
         raise Refused(f"{wanted.shortcut} chooses {taken[wanted.shortcut]!r} already", field="shortcut")
 
     if bucket.pk is None and not _KEY.fullmatch(bucket.key):
-        raise Refused("lower-case letters, digits and underscores are wanted, a letter first, at most 64", field="key")
+        raise Refused("expected lower-case letters, digits and underscores, a letter first, at most 64", field="key")
     is_taken = bucket.key in (*BUCKETS, *RESERVED) or bucket.project.buckets.filter(key=bucket.key).exists()
     if bucket.pk is None and is_taken:
         raise Refused(

@@ -172,7 +172,7 @@ def steer(
     if severity is not None and severity != row.severity:
         if severity not in ("", *Severity.values):
             raise Refused(
-                f"{severity!r} is unknown, one of {', '.join(Severity.values)} is wanted, or none", field="severity"
+                f"{severity!r} is unknown; use one of {', '.join(Severity.values)}, or none", field="severity"
             )
         row.severity = changed["severity"] = severity
     if changed:
@@ -237,7 +237,7 @@ def _locked(project: Project, key: str) -> BucketLife:
 def _checked(reason: str) -> str:
     reason = reason.strip()
     if not reason or len(reason) > REASON_LIMIT or "\0" in reason:
-        raise Refused(f"between 1 and {REASON_LIMIT} characters are wanted", field="reason")
+        raise Refused(f"expected between 1 and {REASON_LIMIT} characters", field="reason")
     return reason
 
 

@@ -47,7 +47,7 @@ def point(*, project: Project, actor: Actor, name: str, bucket: str) -> bool:
     own = ProjectBucket.objects.select_for_update().filter(project=project, key=bucket).first()
     if bucket and bucket not in BUCKETS and (own is None or own.archived_at is not None):
         offered = ", ".join(of_project(project))
-        raise Refused(f"{bucket!r} is {'archived' if own else 'unknown'}, one of {offered} is wanted", field="bucket")
+        raise Refused(f"{bucket!r} is {'archived' if own else 'unknown'}, expected one of {offered}", field="bucket")
     before = row.proposes
     row.bucket = "" if bucket == DETECTORS[name].bucket else bucket
     if row.proposes == before:

@@ -168,7 +168,7 @@ def check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dic
         is_kept = bool(bucket) and bucket == row.label_bucket
         if not is_kept:
             word = "archived" if bucket in every(row.project) else "unknown"
-            raise Refused(f"{bucket!r} is {word}, one of {', '.join(offered)} is wanted", field="bucket")
+            raise Refused(f"{bucket!r} is {word}, expected one of {', '.join(offered)}", field="bucket")
     if decision == Decision.REJECTED and corrected is not None:
         raise Refused("leave it empty when nothing is wrong", field="corrected")
     if bucket == "other" and not note:

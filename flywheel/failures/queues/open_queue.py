@@ -51,7 +51,7 @@ class Filters:
         for name, choices in known.items():
             value = given.get(name, "")
             if value and value not in choices:
-                problems.append(f"{name}: {value[:60]!r} is unknown, one of {', '.join(choices)} is wanted")
+                problems.append(f"{name}: {value[:60]!r} is unknown; use one of {', '.join(choices)}")
             elif value:
                 values[name] = value
         return cls(**values, version=given.get("version", "")[:120], problems=problems)

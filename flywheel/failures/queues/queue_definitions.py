@@ -82,7 +82,7 @@ def _check(queue: Queue, wanted: Wanted) -> list[User]:
     """Raise Refused for what does not fit; returns the people named."""
     name = wanted.name.strip()
     if not name or len(name) > 100:
-        raise Refused("between 1 and 100 characters are wanted", field="name")
+        raise Refused("expected between 1 and 100 characters", field="name")
     if any("\0" in text for text in (name, wanted.instructions)):
         raise Refused("name and instructions: a null character cannot be kept; take it out")
     if Queue.objects.filter(project=queue.project, name=name).exclude(pk=queue.pk).exists():
@@ -92,17 +92,17 @@ def _check(queue: Queue, wanted: Wanted) -> list[User]:
     check_choice(wanted.bucket, ["", *buckets], field="bucket")
     check_choice(wanted.detector, ["", *DETECTORS], field="detector")
     if wanted.rule == Rule.SAMPLE and not 0 < (wanted.percent or 0) <= 100:
-        raise Refused("more than 0 and at most 100 is wanted", field="percent")
+        raise Refused("expected more than 0 and at most 100", field="percent")
     becomes_sample = wanted.rule == Rule.SAMPLE and queue.pk is not None and queue.rule != Rule.SAMPLE
     if becomes_sample and queue.items.filter(added_by=None).exists():
         raise Refused(
             "another rule has brought what is here, and a sample is drawn by lot; make a new queue", field="rule"
         )
     if not 1 <= wanted.minutes <= LONGEST:
-        raise Refused(f"between 1 and {LONGEST} are wanted", field="minutes")
+        raise Refused(f"expected between 1 and {LONGEST}", field="minutes")
     people = named(queue.project, wanted.assignees, field="assignees")
     if not 1 <= wanted.needed <= AT_MOST:
-        raise Refused(f"between 1 and {AT_MOST} reviewers are wanted", field="needed")
+        raise Refused(f"expected between 1 and {AT_MOST} reviewers", field="needed")
     if people and wanted.needed > len(people):
-        raise Refused(f"{wanted.needed} reviewers are wanted and {len(people)} named", field="needed")
+        raise Refused(f"{wanted.needed} reviewers needed, {len(people)} named", field="needed")
     return people

@@ -38,9 +38,7 @@ def merge(*, clustering: Clustering, clusters: Sequence[int], actor: Actor) -> C
     wanted = set(clusters)
     found = list(clustering.clusters.filter(pk__in=wanted).order_by("is_rest", "-size", "-id"))
     if len(found) < len(wanted) or len(found) < 2:
-        raise Refused(
-            "two or more of this clustering are wanted; another may have been merged meanwhile", field="clusters"
-        )
+        raise Refused("choose two or more of this clustering; some may have been merged since", field="clusters")
     if found[-1].is_rest:
         raise Refused("what is like no other is no cluster; take members out of it instead", field="clusters")
     _check_at_rest(found)
@@ -63,7 +61,7 @@ def move(*, cluster: Cluster, trace_ids: Sequence[str], to: str, actor: Actor) -
     members = cluster.members.filter(trajectory__trace_id__in=wanted)
     count = members.count()
     if not wanted or count < len(wanted):
-        raise Refused("members of this cluster are wanted; some may have been moved meanwhile", field="trace_ids")
+        raise Refused("choose members of this cluster; some may have been moved since", field="trace_ids")
     _check_at_rest([cluster])
     target = _target(cluster, to, count)
     _put(cluster, target, list(members.values_list("trajectory", flat=True)))
@@ -80,7 +78,7 @@ def _target(cluster: Cluster, to: str, count: int) -> Cluster:
         return Cluster.objects.create(clustering=whole)
     target = rest_of(whole) if to == REST else whole.clusters.filter(pk=key(to) or 0).first()
     if target is None:
-        raise Refused(f"{NEW}, {REST} or a cluster of this clustering is wanted", field="to")
+        raise Refused(f"expected {NEW}, {REST} or a cluster of this clustering", field="to")
     if target.pk == cluster.pk:
         raise Refused("they are there already", field="to")
     return target
@@ -91,7 +89,7 @@ def rename(*, cluster: Cluster, name: str, actor: Actor) -> None:
     """Give the cluster a name, or take it back with an empty one. Raises Refused."""
     name = name.strip()
     if len(name) > NAME_LIMIT or not (name.isprintable() or not name):
-        raise Refused(f"at most {NAME_LIMIT} visible characters are wanted", field="name")
+        raise Refused(f"expected at most {NAME_LIMIT} visible characters", field="name")
     if cluster.is_rest:
         raise Refused("what is like no other is no cluster and has no name", field="cluster")
     if Cluster.objects.filter(pk=cluster.pk).exclude(name=name).update(name=name):

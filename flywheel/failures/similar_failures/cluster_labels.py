@@ -46,7 +46,7 @@ def label(
     members = cluster.members.filter(trajectory__trace_id__in=wanted).select_related("trajectory__project")
     if not wanted or len(wanted) > AT_MOST or members.count() < len(wanted):
         raise Refused(
-            f"between 1 and {AT_MOST} members of this cluster are wanted; some may have been moved meanwhile",
+            f"between 1 and {AT_MOST} choose members of this cluster; some may have been moved since",
             field="trace_ids",
         )
     first = members.first()

@@ -68,7 +68,7 @@ class Selection:
         check_choice(self.fineness, Fineness.values, field="fineness")
         check_choice(self.bucket, ["", *bucket_definitions.every(project)], field="bucket")
         if self.days not in DAYS:
-            raise Refused(f"one of {', '.join(map(str, DAYS))} is wanted, 0 for everything", field="days")
+            raise Refused(f"expected one of {', '.join(map(str, DAYS))}, 0 for everything", field="days")
         if problems := parse(self.q).problems:
             raise Refused(" ".join(problems), field="q")
 

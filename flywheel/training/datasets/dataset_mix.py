@@ -71,7 +71,7 @@ def draft(parts: Sequence[Part]) -> Draft:
 def check(parts: Sequence[Part]) -> None:
     """Raise Refused for parts that do not go together."""
     if not 2 <= len(parts) <= MOST_PARTS:
-        raise Refused(f"{len(parts)} datasets are no mix; from 2 to {MOST_PARTS} are wanted", field="parts")
+        raise Refused(f"{len(parts)} datasets are no mix; expected from 2 to {MOST_PARTS}", field="parts")
     first, places = parts[0][0], set()
     for number, (part, weight) in enumerate(parts):
         if part.kind != first.kind:

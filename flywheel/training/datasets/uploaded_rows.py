@@ -149,7 +149,7 @@ def kind_of(row: Mapping[str, Any]) -> str:
         return Dataset.Kind.SFT
     if "prompt" in row:
         return Dataset.Kind.PROMPTS
-    raise FormatError("messages, conversations, prompt, or chosen and rejected is wanted; it has none of them")
+    raise FormatError("has none of messages, conversations, prompt, or chosen and rejected")
 
 
 def _refuse_null(kind: str, row: Mapping[str, Any]) -> None:
@@ -302,7 +302,7 @@ def _check(turns: Sequence[Turn], where: str = "messages") -> None:
     for at, turn in enumerate(turns):
         message = turn.message
         if at and message.role == "system":
-            raise FormatError(f"{where}[{at}].role: a system message is wanted in the first place, or none")
+            raise FormatError(f"{where}[{at}].role: expected a system message in the first place, or none")
         for call in message.tool_calls:
             if not isinstance(call.arguments, dict):
                 raise FormatError(f"{where}[{at}].tool_calls: the arguments of {quote(call.name)} are no JSON object")

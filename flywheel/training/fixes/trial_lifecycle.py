@@ -168,7 +168,7 @@ def _held_out(trial: FixTrial, like: EvalRun, actor: Actor, part: str) -> EvalRu
 def _contents(wanted: TrialRequest) -> list[VersionContent]:
     """Check the drafts against their parent, each other and what is measured. Raises Refused."""
     if not 1 <= len(wanted.drafts) <= MOST_DRAFTS:
-        raise Refused(f"{len(wanted.drafts)} drafts; from 1 to {MOST_DRAFTS} are wanted", field="drafts")
+        raise Refused(f"{len(wanted.drafts)} drafts; expected from 1 to {MOST_DRAFTS}", field="drafts")
     parent, measured = VersionContent.of(wanted.parent), Measured(wanted.task_set.project)
     found: list[VersionContent] = []
     for place, draft in enumerate(wanted.drafts):

@@ -161,7 +161,7 @@ def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
     mode = value.get("mode")
     wanted = {"mode"} if mode == "full" else {"mode", *LORA}
     if mode not in ("full", "lora"):
-        raise Refused(f"{mode!r} is unknown, full or lora is wanted", field="tuning.mode")
+        raise Refused(f"{mode!r} is unknown; use full or lora", field="tuning.mode")
     if unknown := sorted(set(value) - wanted):
         raise Refused(f"is not part of {mode}; {', '.join(sorted(wanted))} can be said", field=f"tuning.{unknown[0]}")
     if mode == "full":

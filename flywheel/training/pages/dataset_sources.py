@@ -252,7 +252,7 @@ def _parts(rows: list[dict[str, Any]], first: str) -> list[dataset_mix.Part]:
         try:
             parts.append((row["dataset"], float(row["weight"].replace(",", "."))))
         except ValueError:
-            problem = f"the weight of {row['dataset']} is {row['weight'][:20]!r}; a number above 0 is wanted"
+            problem = f"the weight of {row['dataset']} is {row['weight'][:20]!r}; expected a number above 0"
             raise Refused(problem, field="parts") from None
     return parts
 

@@ -97,7 +97,7 @@ class LaunchForm(ObjectForm):
         offer = recipes.offered(data=dataset.kind) if dataset else recipes.offered(fix=first["fix"] if first else "")
         name = chosen.get("algorithm") or offer.name
         if name not in recipes.ALGORITHMS:
-            self.refuse("algorithm", f"{name!r} is unknown, one of {', '.join(recipes.ALGORITHMS)} is wanted")
+            self.refuse("algorithm", f"{name!r} is unknown; use one of {', '.join(recipes.ALGORITHMS)}")
         self.known = recipes.ALGORITHMS.get(name, recipes.ALGORITHMS["sft"])
         if dataset and dataset.kind != self.known.data:
             chosen["dataset"] = dataset = None  # another algorithm was chosen, which cannot learn from it

@@ -86,9 +86,7 @@ def read(given: Mapping[str, Any]) -> Choice:
     Raises Refused.
     """
     if unknown := sorted(set(given) - {field.name for field in fields(Choice)}):
-        raise Refused(
-            f"is unknown, one of {', '.join(f.name for f in fields(Choice))} is wanted", field=unknown[0][:100]
-        )
+        raise Refused(f"is unknown; use one of {', '.join(f.name for f in fields(Choice))}", field=unknown[0][:100])
     chosen: dict[str, Any] = {}
     for name, known in (("form", FORMS), ("synthetic", SYNTHETIC)):
         if name in given:
@@ -113,7 +111,7 @@ def read(given: Mapping[str, Any]) -> Choice:
 
 def _conditions(value: Any) -> tuple[Condition, ...]:
     if not isinstance(value, str):
-        raise Refused("a text such as 'format >= 1, invalid <= 0' is wanted", field="parts")
+        raise Refused("expected a text such as 'format >= 1, invalid <= 0'", field="parts")
     found = []
     for text in filter(str.strip, value.split(",")):
         match = _CONDITION.fullmatch(text)

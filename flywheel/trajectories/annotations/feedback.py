@@ -64,7 +64,7 @@ class Given(BaseModel):
     def _is_plain(cls, value: Any) -> Any:
         if isinstance(value, str):
             if not value.strip() or len(value) > MAX_VALUE:
-                raise ValueError(f"a string of 1 to {MAX_VALUE} characters is wanted; longer words are a comment")
+                raise ValueError(f"expected a string of 1 to {MAX_VALUE} characters; put longer text in a comment")
         elif isinstance(value, bool):
             return value
         elif not isinstance(value, int | float) or not math.isfinite(value) or abs(value) >= MAX_INT:

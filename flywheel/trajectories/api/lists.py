@@ -212,7 +212,7 @@ def make_tasks_of_many(request: HttpRequest, wanted: TasksIn) -> Status[Bulk]:
 def delete_trajectories(request: HttpRequest, wanted: DeleteIn) -> Status[Bulk]:
     """Delete many for good in the background, with everything that holds what they said."""
     if wanted.confirm != keyed(request).project.slug:
-        raise Refused("the project's short name is wanted, since nothing brings them back", field="confirm")
+        raise Refused("enter the project's short name: deleting cannot be undone", field="confirm")
     if wanted.id is None and not wanted.q.strip():
         raise Refused("select the trajectories to delete; everything cannot be deleted at once", field="q or id")
     return _submit(request, "delete", wanted, {"reason": wanted.reason})

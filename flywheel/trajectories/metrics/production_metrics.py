@@ -244,9 +244,9 @@ def ask(project: Project, values: Mapping[str, str]) -> Asked:
     if kind == ATTRIBUTE:
         by = fields.own_field(key) or by
     if by and by_of(by) is None:
-        raise BadPeriod(f"by: {by[:80]!r} is unknown, one of {', '.join(BY)} or attr.<key> is wanted")
+        raise BadPeriod(f"by: {by[:80]!r} is unknown; use one of {', '.join(BY)} or attr.<key>")
     if every and every not in EVERY:
-        raise BadPeriod(f"every: {every!r} is unknown, one of {', '.join(EVERY)} is wanted")
+        raise BadPeriod(f"every: {every!r} is unknown; use one of {', '.join(EVERY)}")
     days = None
     if values.get("from") or values.get("to"):
         last = _day("to", values["to"]) if values.get("to") else last_day(project)
@@ -257,7 +257,7 @@ def ask(project: Project, values: Mapping[str, str]) -> Asked:
         last = last_day(project)
         first = last - timedelta(days=min(days, LONGEST + 1) - 1)
     if not 1 <= (last - first).days + 1 <= LONGEST:
-        raise BadPeriod(f"from {first} to {last}: between 1 and {LONGEST} days are wanted, the first one first")
+        raise BadPeriod(f"from {first} to {last}: expected between 1 and {LONGEST} days, the first one first")
     every = every or ("week" if (last - first).days + 1 >= WEEKLY_FROM else "day")
     return Asked(first, last, every, by, parse(values.get("q", "")), days)
 

@@ -132,7 +132,7 @@ def newest() -> int:
 
 def _action_named(action: str) -> Action:
     if action not in ACTIONS:
-        raise BadBulk(f"action: {action!r} is unknown, one of {', '.join(ACTIONS)} is wanted")
+        raise BadBulk(f"action: {action!r} is unknown; use one of {', '.join(ACTIONS)}")
     return ACTIONS[action]
 
 
@@ -234,7 +234,7 @@ def _tagging(statement: str, holds: bool, otherwise: str) -> Callable[[Bulk, lis
 def _check_tags(_: Project, options: dict[str, Any]) -> dict[str, Any]:
     tags = sorted({tag.strip() for tag in options.get("tags", []) if tag.strip()})
     if not tags or len(tags) > TAGS_AT_ONCE or any(len(tag) > 100 or "\0" in tag for tag in tags):
-        raise BadBulk(f"tags: between 1 and {TAGS_AT_ONCE} are wanted, each of at most 100 characters")
+        raise BadBulk(f"tags: expected between 1 and {TAGS_AT_ONCE}, each of at most 100 characters")
     return {"tags": tags}
 
 
@@ -272,7 +272,7 @@ def _export(job: Bulk, keys: list[int]) -> Done:
 def _check_export(_: Project, options: dict[str, Any]) -> dict[str, Any]:
     if options.get("format") not in trajectory_export.EXPORTS:
         raise BadBulk(
-            f"format: {options.get('format')!r} is unknown, one of {', '.join(trajectory_export.EXPORTS)} is wanted"
+            f"format: {options.get('format')!r} is unknown; use one of {', '.join(trajectory_export.EXPORTS)}"
         )
     keys = trajectory_export.attribute_keys(options.get("columns", ()))
     return {"format": options["format"]} | ({"attributes": keys} if keys else {})

@@ -162,8 +162,8 @@ _ADVICE = [
     ),
     (r"nested", "Something in it is nested deeper than anything reads. Flatten that value into a string."),
     (
-        r"hex digits|bytes are wanted",
-        "Give the id the length that is wanted; ids of other tracers have to be padded or hashed.",
+        r"hex digits|bytes, expected",
+        "Give the id the expected length: pad or hash the ids of other tracers.",
     ),
 ]
 

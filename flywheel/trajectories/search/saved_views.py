@@ -76,7 +76,7 @@ def save(
     """Keep the filter and the columns under the name, in place of the actor's view of that name. Raises Refused."""
     name, query = " ".join(name.replace("\0", "").split()), parse(q)
     if not name or len(name) > 100:
-        raise Refused("name: between 1 and 100 characters are wanted")
+        raise Refused("name: expected between 1 and 100 characters")
     if query.problems:
         raise Refused(f"q: {' '.join(query.problems)}")
     mine = View.objects.filter(project=project, owner=actor.user)

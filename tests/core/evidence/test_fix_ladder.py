@@ -105,17 +105,17 @@ def test_the_lightest_supported_fix_is_first() -> None:
 @pytest.mark.parametrize(
     ("known", "fix", "reason"),
     [
-        ({}, "tool_change", "0 labelled failures; 10 are wanted"),
-        ({"corrected": 3}, "sft", "3 corrected actions; 20 are wanted"),
+        ({}, "tool_change", "0 labelled failures; shares mean something from 10 on"),
+        ({"corrected": 3}, "sft", "3 corrected actions; 20 are needed"),
         ({"corrected": 30}, "sft", "No baseline yet"),
         ({"corrected": 30, "pass_at_k": rate(0.9)}, "sft", "Only 10% of tasks are never solved"),
-        ({"pairs": 3}, "dpo", "3 pairs; 50 are wanted"),
+        ({"pairs": 3}, "dpo", "3 pairs; 50 are needed"),
         ({"pairs": 90, "pass_at_1": rate(0.05)}, "dpo", "pass@1 is 5%"),
         ({}, "rlvr", "No baseline yet"),
         ({"pass_at_1": rate(0.05), "pass_at_k": rate(0.3)}, "rlvr", "most groups of attempts fail alike"),
         ({"pass_at_1": rate(0.9), "pass_at_k": rate(0.95)}, "rlvr", "most groups of attempts pass alike"),
         ({"pass_at_1": rate(0.5), "pass_at_k": rate(0.55)}, "rlvr", "pass@8 is only 5 points above pass@1"),
-        ({"pass_at_1": rate(0.5, 10), "pass_at_k": rate(0.9, 10)}, "rlvr", "10 tasks; 20 are wanted"),
+        ({"pass_at_1": rate(0.5, 10), "pass_at_k": rate(0.9, 10)}, "rlvr", "10 tasks; 20 are needed"),
     ],
 )
 def test_a_blocked_fix_says_what_is_missing(known: dict[str, Any], fix: str, reason: str) -> None:

@@ -95,10 +95,10 @@ TWO = [{"name": name, "description": "T.", "parameters": {"type": "object"}} for
     [
         ({"type": {}}, "it holds no eval"),
         ([{"type": [1]}], "it holds no eval"),
-        ({"testing_criteria": [CHECK], "runs": [RUN]}, r"data_source\.input_messages\.template: a list"),
+        ({"testing_criteria": [CHECK], "runs": [RUN]}, r"data_source\.input_messages\.template: expected a list"),
         (
             {"testing_criteria": [CHECK], "data_source_config": {"schema": {"properties": []}}},
-            r"data_source_config\.schema\.properties: an object",
+            r"data_source_config\.schema\.properties: expected an object",
         ),
         ({"testing_criteria": [CHECK] * 1_000}, "testing_criteria: 1000 graders are too many; 100 are"),
     ],

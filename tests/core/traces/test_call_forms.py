@@ -100,5 +100,5 @@ def test_many_openings_without_an_end_are_read_in_a_moment() -> None:
 
 def test_an_unknown_form_is_refused() -> None:
     assert call_forms.check(NATIVE) == NATIVE
-    with pytest.raises(FieldError, match=r"form: 'xml' is unknown, one of native, json, hermes"):
+    with pytest.raises(FieldError, match=r"form: 'xml' is unknown; use one of native, json, hermes"):
         call_forms.check("xml")

@@ -111,8 +111,8 @@ def test_tools_are_taken_in_a_providers_format(build: Build, client: Client, hea
         ("", {"name": "new", "version": "assistant@1", "weights": {"x": 1}}, 422, "weights.x: unknown part"),
         ("/mail/versions", {"weights": {"exact": 0}}, 422, "at least one must be above 0"),
         ("/mail/versions", {"tools": [{"x": 1}]}, 422, "tools[0]"),
-        ("/mail/versions", {"tools": []}, 422, "tools: at least one definition is wanted"),
-        ("", {"name": "new", "version": "idle@1"}, 422, "tools: at least one definition is wanted"),
+        ("/mail/versions", {"tools": []}, 422, "tools: expected at least one definition"),
+        ("", {"name": "new", "version": "idle@1"}, 422, "tools: expected at least one definition"),
         (
             "/mail/versions",
             {"tools": [{"name": "x", "parameters": {"properties": {"a": {"pattern": "(?=a)b"}}}}]},
@@ -129,7 +129,7 @@ def test_tools_are_taken_in_a_providers_format(build: Build, client: Client, hea
             "",
             {"name": "new", "kind": "workplace", "config": {"system_prompt": 5}},
             422,
-            "system_prompt: a text is wanted",
+            "system_prompt: expected a text",
         ),
         ("", {"name": "new", "kind": "tictactoe", "config": {"system_prompt": ["x"]}}, 422, "system_prompt: a text is"),
         (

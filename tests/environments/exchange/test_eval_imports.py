@@ -220,7 +220,7 @@ def test_a_preview_is_the_import_and_makes_nothing(cast: Cast) -> None:
         ({**EVAL, "testing_criteria": [COSINE]}, ITEMS, "eval: none of its graders can be taken: Near: cosine"),
         ({**EVAL, "testing_criteria": []}, ITEMS, "none of its graders"),
         (EVAL, None, "rows: there are no items"),
-        (EVAL, [{"item": {}}], "rows: no item becomes a task; line 1: item: an object is wanted"),
+        (EVAL, [{"item": {}}], "rows: no item becomes a task; line 1: item: expected an object"),
         ({"testing_criteria": [MATCH]}, ITEMS, "request: nothing says what the user asks"),
     ],
 )

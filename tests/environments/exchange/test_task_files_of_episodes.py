@@ -116,7 +116,7 @@ def test_a_conversation_is_gone_on_from_where_it_stands(cast: Cast, replay: Envi
             "no text",
         ),
         ({"prompt": "x", "answer": [{"name": "no.tool", "arguments": {}}]}, "answer.0", "no tool 'no.tool'"),
-        ({"prompt": "x", "target": {"wanted": [{"type": "words"}]}}, "target.wanted.0.text", "a text is wanted"),
+        ({"prompt": "x", "target": {"wanted": [{"type": "words"}]}}, "target.wanted.0.text", "expected a text"),
         ({"prompt": "x", "target": {"wanted": words("y", match="soft")}}, "target.wanted.0.match", "one of words"),
         ({"prompt": "x", "target": {"wanted": words("y")}, "state": {"messages": [{}]}}, "state", "as an export"),
         ({"prompt": "x", "target": {"wanted": words("y")}, "state": 3}, "state", "an object"),

@@ -134,7 +134,7 @@ def test_who_takes_over_goes_on_where_the_last_one_stood(cast: Cast) -> None:
         ({"count": 0}, "count: 0 is not from 1"),
         ({"count": 2001}, "count: 2001"),
         ({"seed": -1}, "seed: -1"),
-        ({"luck": 1.0}, "options.luck: there is no such option; one of low, high is wanted"),
+        ({"luck": 1.0}, "options.luck: there is no such option; expected one of low, high"),
         ({"low": 0.9, "high": 0.1}, "from 0 to 1, not from 0.9 to 0.1"),
     ],
 )

@@ -216,7 +216,7 @@ def test_a_program_reads_the_same(
     one = client.get(url, {"version": [str(runs[0].version)]}, headers=headers).json()
     assert [column["eval"] for column in one["columns"]] == [runs[0].pk]
     for wrong_query, code, says in (
-        ({"split": "set_aside"}, 422, "split: 'set_aside' is unknown, one of held_out, train is wanted"),
+        ({"split": "set_aside"}, 422, "split: 'set_aside' is unknown; use one of held_out, train"),
         ({"show": "x"}, 422, "show: 'x' is unknown"),
         ({"version": "x@1"}, 422, "version: 'x@1' has no eval here that succeeded"),
         ({"cursor": "x"}, 400, "cursor 'x' is none of ours"),

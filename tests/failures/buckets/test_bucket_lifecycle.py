@@ -72,9 +72,9 @@ def test_people_say_whose_it_is_and_how_urgent_and_each_change_is_kept(cast: Cas
     [
         ({"owner": "viewer"}, "owner: 'viewer' may not label here; one of admin"),
         ({"owner": "stranger"}, "owner: 'stranger' may not label here"),
-        ({"priority": "asap"}, "priority: 'asap' is unknown, one of urgent, high"),
+        ({"priority": "asap"}, "priority: 'asap' is unknown; use one of urgent, high"),
         ({"priority": ""}, "priority: '' is unknown"),
-        ({"severity": "bad"}, "severity: 'bad' is unknown, one of critical"),
+        ({"severity": "bad"}, "severity: 'bad' is unknown; use one of critical"),
         ({"key": "nothing", "owner": "builder"}, "bucket: 'nothing' is unknown"),
     ],
 )

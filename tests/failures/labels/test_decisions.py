@@ -105,17 +105,17 @@ def test_the_same_decision_sent_twice_is_one(cast: Cast, row: Trajectory) -> Non
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"bucket": "weird"}, "bucket: 'weird' is unknown, one of format_error"),
+        ({"bucket": "weird"}, "bucket: 'weird' is unknown; use one of format_error"),
         ({"bucket": "other"}, "note: say what is wrong"),
         ({"bucket": "wrong_tool", "step": "s99"}, "step: this trajectory has no step 's99'"),
         ({"bucket": "", "corrected": RIGHT}, "corrected: leave it empty when nothing is wrong"),
         ({"bucket": "wrong_tool", "note": "x" * 10_001}, "note: 10001 characters are too many"),
         ({"bucket": "wrong_tool", "note": "a\0b"}, "null character"),
-        ({"bucket": "wrong_tool", "corrected": {"tool": "email.send"}}, "is wanted"),
+        ({"bucket": "wrong_tool", "corrected": {"tool": "email.send"}}, "expected"),
         ({"bucket": "wrong_tool", "corrected": {"text": "  "}}, "text: write the answer"),
         (
             {"bucket": "wrong_tool", "corrected": {"tool": "x", "arguments": {}}},
-            "tool: 'x' is unknown, one of calendar",
+            "tool: 'x' is unknown; use one of calendar",
         ),
         (
             {"bucket": "wrong_tool", "corrected": {"tool": "email.send", "arguments": {"to": 7, "subject": "s"}}},

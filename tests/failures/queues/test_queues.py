@@ -534,7 +534,7 @@ def test_what_reviewers_disagree_on_goes_where_it_is_asked_for(cast: Cast, queue
         ({"name": " "}, "name: between 1 and 100 characters"),
         ({"name": "there"}, "name: there is a queue 'there' already"),
         ({"name": "a\0b"}, "null character"),
-        ({"rule": "weird"}, "rule: 'weird' is unknown, one of hand"),
+        ({"rule": "weird"}, "rule: 'weird' is unknown; use one of hand"),
         ({"rule": "detected", "bucket": "weird"}, "bucket: 'weird' is unknown"),
         ({"rule": "detected", "detector": "weird"}, "detector: 'weird' is unknown"),
         ({"rule": "sample"}, "percent: more than 0"),
@@ -542,7 +542,7 @@ def test_what_reviewers_disagree_on_goes_where_it_is_asked_for(cast: Cast, queue
         ({"needed": 0}, "needed: between 1 and 9"),
         ({"minutes": 0}, "minutes: between 1"),
         ({"assignees": ["viewer"]}, "assignees: 'viewer' may not label here"),
-        ({"assignees": ["reviewer"], "needed": 2}, "needed: 2 reviewers are wanted and 1 named"),
+        ({"assignees": ["reviewer"], "needed": 2}, "needed: 2 reviewers needed, 1 named"),
     ],
 )
 def test_a_queue_that_cannot_be_is_refused_by_field(

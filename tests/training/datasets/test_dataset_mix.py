@@ -124,7 +124,7 @@ def test_the_page_shows_what_weights_give_and_writes_it(room: Room, sign_in: Cal
     assert made.task_set == calendar.task_set
     assert str(mail) in trainer.get(written["Location"]).content.decode()
     wrong = trainer.post(page, {**asked, f"w{mail.pk}": "lots"})
-    assert (wrong.status_code, "a number above 0 is wanted" in wrong.content.decode()) == (422, True)
+    assert (wrong.status_code, "expected a number above 0" in wrong.content.decode()) == (422, True)
 
 
 def test_the_page_begins_with_the_kind_of_the_newest_dataset(room: Room, sign_in: Callable[[User], Client]) -> None:

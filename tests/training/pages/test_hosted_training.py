@@ -63,7 +63,7 @@ def test_a_file_has_the_train_rows_in_the_providers_format(room: Room, hosted: V
 @pytest.mark.parametrize(
     ("name", "query", "message"),
     [
-        ("grpo", {}, "format: &#x27;grpo&#x27; is unknown, one of sft, dpo, rft is wanted"),
+        ("grpo", {}, "format: &#x27;grpo&#x27; is unknown; use one of sft, dpo, rft"),
         ("sft", {"base": "nobody@1"}, "there is no agent &#x27;nobody&#x27;"),
         ("sft", {"task_set": "x@1"}, "there is no task set"),
     ],

@@ -56,22 +56,22 @@ def check(where: str, item: Mapping[str, Any]) -> None:
     paths, gone = item.get("paths", {}), item.get("gone", [])
     if not isinstance(paths, Mapping) or not isinstance(gone, list):
         field = "paths" if not isinstance(paths, Mapping) else "gone"
-        raise VerifierError(f"{where}.{field}: {'{path: value}' if field == 'paths' else 'a list of paths'} is wanted")
+        raise VerifierError(f"{where}.{field}: expected {'{path: value}' if field == 'paths' else 'a list of paths'}")
     for path in [*paths, *gone]:
         if not isinstance(path, str) or (path and not path.startswith("/")):
             raise VerifierError(f"{where}.paths: {str(path)[:60]!r} is not of the form /orders/1001/status")
     if is_deep(paths):
         raise VerifierError(f"{where}.paths: lists and objects stand in each other more than {DEEPEST} deep")
     if item.get("rest", "any") not in REST:
-        raise VerifierError(f"{where}.rest: one of {', '.join(REST)} is wanted")
+        raise VerifierError(f"{where}.rest: expected one of {', '.join(REST)}")
     query = item.get("query")
     if query is not None and (not isinstance(query, str) or not query.strip()):
-        raise VerifierError(f"{where}.query: a query in SQL is wanted, as text")
+        raise VerifierError(f"{where}.query: expected a query in SQL, as text")
     rows = item.get("rows")
     if (query is None) != (rows is None) or not isinstance(rows, list | None):
-        raise VerifierError(f'{where}.rows: the rows that the query should find are wanted, such as [["refunded"]]')
+        raise VerifierError(f'{where}.rows: expected the rows that the query should find, such as [["refunded"]]')
     if not paths and not gone and query is None and item.get("rest") != "same":
-        raise VerifierError(f'{where}.paths: nothing is wanted of the state; name paths, a query, or "rest": "same"')
+        raise VerifierError(f'{where}.paths: no condition on the state; give paths, a query, or "rest": "same"')
 
 
 def judge(item: Mapping[str, Any], state: EndState) -> Spoken:

@@ -363,7 +363,7 @@ def _example(schema: Any, depth: int = 0) -> Any:
 def _one_of(config: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
     value = config.get(name, choices[0])
     if value not in choices:
-        raise VerifierError(f"{name}: {str(value)[:100]!r} is unknown, one of {', '.join(choices)} is wanted")
+        raise VerifierError(f"{name}: {str(value)[:100]!r} is unknown; use one of {', '.join(choices)}")
     return str(value)
 
 
@@ -383,7 +383,7 @@ def _script(config: Mapping[str, Any], max_turns: int) -> list[Mapping[str, Any]
 def _error_text(config: Mapping[str, Any]) -> str:
     value = config.get("error", ERROR)
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_ERROR:
-        raise VerifierError(f"error: a text of 1 to {LONGEST_ERROR} characters is wanted")
+        raise VerifierError(f"error: expected a text of 1 to {LONGEST_ERROR} characters")
     return value
 
 

@@ -146,16 +146,16 @@ class ModelStandIn:
 def check_settings(value: Any) -> dict[str, str]:
     """Settings of a simulator. Raises VerifierError, which names the field."""
     if not isinstance(value, Mapping):
-        raise VerifierError('simulator: {"endpoint": "upstream" | "vllm", "model": name} is wanted')
+        raise VerifierError('simulator: expected {"endpoint": "upstream" | "vllm", "model": name}')
     if odd := next((name for name in value if name not in ("endpoint", "model")), None):
         raise VerifierError(f"simulator.{str(odd)[:100]}: there is no such setting, only endpoint, model")
     if (endpoint := value.get("endpoint")) not in ENDPOINTS:
         raise VerifierError(
-            f"simulator.endpoint: {str(endpoint)[:100]!r} is unknown, one of {', '.join(ENDPOINTS)} is wanted"
+            f"simulator.endpoint: {str(endpoint)[:100]!r} is unknown; use one of {', '.join(ENDPOINTS)}"
         )
     model = value.get("model")
     if not isinstance(model, str) or not model.strip() or len(model) > LONGEST_MODEL:
-        raise VerifierError(f"simulator.model: the model's name there is wanted, of 1 to {LONGEST_MODEL} characters")
+        raise VerifierError(f"simulator.model: expected the model's name there, of 1 to {LONGEST_MODEL} characters")
     return {"endpoint": endpoint, "model": model}
 
 

@@ -114,31 +114,31 @@ def check_turns(value: Any) -> list[Mapping[str, Any]]:
     turns = _checked("turns", value, ("say", "after", "calls"))
     for place, turn in enumerate(turns):
         if "after" not in turn:
-            raise VerifierError(f"turns.{place}.after: the agent's words are wanted")
+            raise VerifierError(f"turns.{place}.after: expected the agent's words")
         calls = turn.get("calls")
         if not isinstance(calls, list):
-            raise VerifierError(f"turns.{place}.calls: a list of calls is wanted")
+            raise VerifierError(f"turns.{place}.calls: expected a list of calls")
         for number, call in enumerate(calls):
             is_call = isinstance(call, Mapping) and isinstance(call.get("tool"), str)
             if not is_call or not isinstance(call.get("arguments"), Mapping):
-                raise VerifierError(f'turns.{place}.calls.{number}: {{"tool": name, "arguments": {{…}}}} is wanted')
+                raise VerifierError(f'turns.{place}.calls.{number}: expected {{"tool": name, "arguments": {{…}}}}')
     return turns
 
 
 def _checked(field: str, value: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
     if not isinstance(value, list) or len(value) > MOST_LINES:
-        raise VerifierError(f'{field}: a list of at most {MOST_LINES} lines {{"say": …, "after": …}} is wanted')
+        raise VerifierError(f'{field}: expected a list of at most {MOST_LINES} lines {{"say": …, "after": …}}')
     for place, line in enumerate(value):
         if not isinstance(line, Mapping):
-            raise VerifierError(f'{field}.{place}: an object {{"say": …, "after": …}} is wanted')
+            raise VerifierError(f'{field}.{place}: expected an object {{"say": …, "after": …}}')
         if odd := next((name for name in line if name not in names), None):
             raise VerifierError(f"{field}.{place}.{str(odd)[:100]}: there is no such field, only {', '.join(names)}")
         for name in ("say", "after"):
             text = line.get(name, "" if name == "say" else "-")
             if not isinstance(text, str) or not text.strip():
-                raise VerifierError(f"{field}.{place}.{name}: a text is wanted")
+                raise VerifierError(f"{field}.{place}.{name}: expected a text")
             if field == "script" and len(text) > LONGEST_LINE:
-                raise VerifierError(f"{field}.{place}.{name}: at most {LONGEST_LINE} characters are wanted")
+                raise VerifierError(f"{field}.{place}.{name}: expected at most {LONGEST_LINE} characters")
     return value
 
 

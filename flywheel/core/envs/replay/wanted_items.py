@@ -58,7 +58,7 @@ def check(target: Mapping[str, Any], *, has_state: bool = False) -> list[Mapping
     """The items of a target. Raises VerifierError, which names the field, for one that cannot be judged."""
     items = target.get("wanted")
     if not isinstance(items, list) or not items:
-        raise VerifierError("wanted: a list of at least one item is wanted")
+        raise VerifierError("wanted: expected a list of at least one item")
     for place, item in enumerate(items):
         if isinstance(item, Mapping) and item.get("type") == "state" and not has_state:
             raise VerifierError(f"wanted.{place}.type: this environment keeps no state that could be compared")
@@ -101,37 +101,37 @@ def _check_item(field: str, item: Any) -> None:
     if kind == "calls":
         calls = item.get("calls")
         if not isinstance(calls, list) or not calls:
-            raise VerifierError(f"{field}.calls: a list of at least one call is wanted")
+            raise VerifierError(f"{field}.calls: expected a list of at least one call")
         for place, call in enumerate(calls):
             is_call = isinstance(call, Mapping) and isinstance(call.get("tool"), str)
             if not is_call or not isinstance(call.get("arguments"), Mapping):
-                raise VerifierError(f'{field}.calls.{place}: {{"tool": name, "arguments": {{…}}}} is wanted')
+                raise VerifierError(f'{field}.calls.{place}: expected {{"tool": name, "arguments": {{…}}}}')
         if item.get("order", "given") not in corrections.ORDERS:
-            raise VerifierError(f"{field}.order: one of {', '.join(corrections.ORDERS)} is wanted")
+            raise VerifierError(f"{field}.order: expected one of {', '.join(corrections.ORDERS)}")
     elif kind == "avoid":
         tools = item.get("tools")
         if not isinstance(tools, list) or not all(isinstance(name, str) for name in tools):
-            raise VerifierError(f"{field}.tools: a list of names is wanted, empty for no call at all")
+            raise VerifierError(f"{field}.tools: expected a list of names, empty for no call at all")
     elif kind == "state":
         end_states.check(field, item)
     elif kind in SPOKEN:
         if not isinstance(item.get("text", ""), str) or (kind == "words" and not item.get("text", "").strip()):
-            raise VerifierError(f"{field}.text: a text is wanted")
+            raise VerifierError(f"{field}.text: expected a text")
         if kind == "words":
             _check_words(field, item)
     else:
-        raise VerifierError(f"{field}.type: one of calls, avoid, state, {', '.join(SPOKEN)} is wanted")
+        raise VerifierError(f"{field}.type: expected one of calls, avoid, state, {', '.join(SPOKEN)}")
     weight = item.get("weight", 1)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-        raise VerifierError(f"{field}.weight: a number above 0 is wanted")
+        raise VerifierError(f"{field}.weight: expected a number above 0")
 
 
 def _check_words(field: str, item: Mapping[str, Any]) -> None:
     others = item.get("or", [])
     if not isinstance(others, list) or not all(isinstance(text, str) and text.strip() for text in others):
-        raise VerifierError(f"{field}.or: a list of texts is wanted")
+        raise VerifierError(f"{field}.or: expected a list of texts")
     if str(item.get("match", "words")) not in MATCHES:
-        raise VerifierError(f"{field}.match: one of {', '.join(MATCHES)} is wanted")
+        raise VerifierError(f"{field}.match: expected one of {', '.join(MATCHES)}")
 
 
 def of_type(items: Sequence[Mapping[str, Any]], *types: str) -> list[Mapping[str, Any]]:

@@ -253,7 +253,7 @@ def _whole(value: Any, name: str, low: int, high: int) -> int:
 def _weights(weights: Any) -> dict[str, float]:
     if not isinstance(weights, Mapping) or set(weights) - set(PARTS):
         raise VerifierError(
-            f"weights: a number for each of {', '.join(PARTS)} is wanted, not {canonical(weights)[:80]!r}"
+            f"weights: expected a number for each of {', '.join(PARTS)}, not {canonical(weights)[:80]!r}"
         )
     if any(
         isinstance(w, bool) or not isinstance(w, int | float) or not 0 <= w < float("inf") for w in weights.values()

@@ -110,9 +110,7 @@ class OwnWorld:
         self.token_limit = token_limit_of(config)
         self.compare: str = config.get("compare", SPACES)
         if self.compare not in COMPARISONS:
-            raise VerifierError(
-                f"compare: {str(self.compare)[:60]!r} is unknown, one of {', '.join(COMPARISONS)} is wanted"
-            )
+            raise VerifierError(f"compare: {str(self.compare)[:60]!r} is unknown; use one of {', '.join(COMPARISONS)}")
         self.runners = runners
 
     def _read(self, config: Mapping[str, Any]) -> None:
@@ -122,7 +120,7 @@ class OwnWorld:
         self.tools = [dict(tool) for tool in self.functions.tools]
         self.mode = config.get("start", STARTS[0])
         if self.mode not in STARTS:
-            raise VerifierError(f"start: {str(self.mode)[:60]!r} is unknown, one of {', '.join(STARTS)} is wanted")
+            raise VerifierError(f"start: {str(self.mode)[:60]!r} is unknown; use one of {', '.join(STARTS)}")
 
     def reset(self, task: Task, seed: int) -> list[Message]:
         opening = [Message("system", self.system_prompt)] if self.system_prompt else []
@@ -328,7 +326,7 @@ def solution_of(target: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     for place, call in enumerate(calls if isinstance(calls, list) else [None]):
         is_call = isinstance(call, Mapping) and isinstance(call.get("tool"), str)
         if not is_call or not isinstance(call.get("arguments"), Mapping):
-            raise VerifierError(f'solution.{place}: {{"tool": name, "arguments": {{…}}}} is wanted')
+            raise VerifierError(f'solution.{place}: expected {{"tool": name, "arguments": {{…}}}}')
     return list(calls)
 
 

@@ -95,7 +95,7 @@ class Unasked:
 
 def _world(settings: Any, tools: Sequence[Mapping[str, Any]]) -> ServerWorld:
     if not isinstance(settings, Mapping):
-        raise VerifierError('server: {"base_url": address} is wanted, with what it speaks and can')
+        raise VerifierError('server: expected {"base_url": address}, with what it speaks and can')
     if odd := next((name for name in settings if name not in SETTINGS), None):
         raise VerifierError(f"server.{str(odd)[:100]}: there is no such setting, only {', '.join(SETTINGS)}")
     try:

@@ -132,13 +132,13 @@ def server_of(config: Mapping[str, Any]) -> Server:
     """The server that a config names, with or without its tools. Raises VerifierError, which names the setting."""
     protocol = config.get("protocol", HTTP)
     if protocol not in PROTOCOLS:
-        raise VerifierError(f"protocol: {str(protocol)[:60]!r} is unknown, one of {', '.join(PROTOCOLS)} is wanted")
+        raise VerifierError(f"protocol: {str(protocol)[:60]!r} is unknown; use one of {', '.join(PROTOCOLS)}")
     key = config.get("api_key_env", "")
     if not isinstance(key, str):
-        raise VerifierError("api_key_env: the name of a key is wanted, such as TOOLS_API_KEY")
+        raise VerifierError("api_key_env: expected the name of a key, such as TOOLS_API_KEY")
     for name in ("resets", "shows_state"):
         if not isinstance(config.get(name, False), bool):
-            raise VerifierError(f"{name}: true or false is wanted")
+            raise VerifierError(f"{name}: expected true or false")
         if config.get(name) and protocol == MCP:
             raise VerifierError(f"{name}: an MCP server has no way to say so; leave it out")
     if config.get("shows_state") and not config.get("resets"):
@@ -195,7 +195,7 @@ def renewed(chosen: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]
 
 def _address(value: Any) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_ADDRESS or not (value.isascii() and value.isprintable()):
-        raise VerifierError("base_url: the address of a server is wanted, such as http://tools:8000")
+        raise VerifierError("base_url: expected the address of a server, such as http://tools:8000")
     address = value.strip().rstrip("/")
     try:
         parts = urlsplit(address)
@@ -203,7 +203,7 @@ def _address(value: Any) -> str:
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https"):
-        raise VerifierError("base_url: the address of a server is wanted, such as http://tools:8000")
+        raise VerifierError("base_url: expected the address of a server, such as http://tools:8000")
     if " " in address or parts.username is not None or parts.query or parts.fragment:
         raise VerifierError("base_url: leave out logins, spaces, ? and #; a key is named by api_key_env")
     if is_metadata(host):

@@ -64,7 +64,7 @@ class Functions:
 def read(source: Any) -> Functions:
     """Read the tools that a source defines. Raises VerifierError, which names the line and what would be right."""
     if not isinstance(source, str) or not source.strip():
-        raise VerifierError("source: Python is wanted: functions that are the tools, and reset(seed)")
+        raise VerifierError("source: expected Python: functions that are the tools, and reset(seed)")
     if len(source.encode("utf-8", "replace")) > LONGEST_SOURCE:
         raise VerifierError(f"source: it is longer than {LONGEST_SOURCE // 1024} kB")
     if odd := _UNKEPT.search(source):

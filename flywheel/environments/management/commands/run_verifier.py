@@ -28,7 +28,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         low, high = options["low"], options["high"]
         if not -math.inf < low < high < math.inf:
-            raise CommandError(f"--low {low:g} --high {high:g}: a range is wanted, --low below --high, both finite")
+            raise CommandError(f"--low {low:g} --high {high:g}: expected a range, --low below --high, both finite")
         code = _text(options["file"])
         trace = _json(options["trace"])
         target = _json(options["target"]) if options["target"] else None

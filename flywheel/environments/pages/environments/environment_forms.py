@@ -431,7 +431,7 @@ def _holds(value: Mapping[str, Any] | Sequence[Any]) -> str:
 def _object(text: str) -> dict[str, Any]:
     value = _json(text)
     if not isinstance(value, dict):
-        raise forms.ValidationError("an object in braces is wanted")
+        raise forms.ValidationError("expected an object in braces")
     return value
 
 

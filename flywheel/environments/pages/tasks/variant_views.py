@@ -36,7 +36,7 @@ def vary(request: PageRequest, name: str, number: int) -> HttpResponse:
 def _whole(request: PageRequest, name: str) -> int:
     value = number(request.POST.get(name, "").strip())
     if value is None:
-        raise Refused("a whole number is wanted", field=name)
+        raise Refused("expected a whole number", field=name)
     return value
 
 

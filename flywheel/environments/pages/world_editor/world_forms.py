@@ -143,7 +143,7 @@ class CallForm(forms.Form):
     def clean_arguments(self) -> dict[str, Any]:
         value = self.cleaned_data["arguments"]
         if not isinstance(value, dict | None):
-            raise forms.ValidationError('an object in braces is wanted, such as {"order_id": "1001"}')
+            raise forms.ValidationError('expected an object in braces, such as {"order_id": "1001"}')
         return value or {}
 
 
@@ -185,7 +185,7 @@ class TaskForm(forms.Form):
     def clean_target(self) -> dict[str, Any] | None:
         value = self.cleaned_data["target"]
         if not isinstance(value, dict | None):
-            raise forms.ValidationError('an object in braces is wanted, such as {"wanted": […]}')
+            raise forms.ValidationError('expected an object in braces, such as {"wanted": […]}')
         return value
 
     @property

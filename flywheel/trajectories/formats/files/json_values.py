@@ -24,7 +24,7 @@ def json_lines(source: Iterable[bytes]) -> Iterator[Item]:
         try:
             if line in (b"{", b"["):
                 raise FormatError(
-                    "the JSON is spread over several lines; one object a line is wanted (jq -c '.[]' makes them)"
+                    "the JSON is spread over several lines; expected one object a line (jq -c '.[]' makes them)"
                 )
             yield Item(at, load(line), size=len(line), content=line)
         except FormatError as error:

@@ -106,7 +106,7 @@ def read_mapping(value: Any, columns: Sequence[str]) -> Mapped:
     if isinstance(value, str):
         value = load(value)
     if not isinstance(value, Mapping):
-        raise FormatError('mapping: an object is wanted, such as {"input": "question", "output": "answer"}')
+        raise FormatError('mapping: expected an object, such as {"input": "question", "output": "answer"}')
     chosen: dict[str, str] = {}
     metadata: tuple[str, ...] | None = ()
     for name, column in value.items():
@@ -168,7 +168,7 @@ def trace_of(row: Mapping[str, Any], mapping: Mapped) -> Trace:
     cells = {name: given.get(column) for name, column in mapping.columns.items()}
     turns = _turns(cells, mapping)
     if not turns:
-        raise FormatError(f"{_column(mapping, 'messages', 'input', 'output')}: empty, at least one message is wanted")
+        raise FormatError(f"{_column(mapping, 'messages', 'input', 'output')}: empty, expected at least one message")
     _measured(turns, cells, mapping)
     known = set(mapping.columns.values())
     kept = [name for name in given if name not in known] if mapping.metadata is None else mapping.metadata

@@ -68,7 +68,7 @@ def _parse(root: Row, value: dict[str, Any]) -> Trace:
     if not _VERSION.fullmatch(version):
         raise FormatError(f"schema_version: {quote(version)} is not one of ATIF-v1.0 to ATIF-v1.8")
     if not root.list("steps", required=True):
-        raise FormatError("steps: empty, at least one step is wanted")
+        raise FormatError("steps: empty, expected at least one step")
     agent, extra = root.row("agent"), root.row("extra")
     session, own = root.text("session_id"), root.text("trajectory_id")
     kept = {key: root.value[key] for key in _KEPT if root.value.get(key) not in (None, "", {})}

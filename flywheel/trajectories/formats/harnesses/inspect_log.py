@@ -51,7 +51,7 @@ def _sample(value: dict[str, Any], header: dict[str, Any], path: str) -> Trace:
     root = Row(_resolved(plain(value)), path)
     turns = read_turns(root, "messages") or read_turns(root, "input")
     if not turns:
-        raise FormatError(f"{root.at('messages')}: empty, at least one message is wanted")
+        raise FormatError(f"{root.at('messages')}: empty, expected at least one message")
     model = _annotate(turns, root)
     scores = {
         name: item.get("value") if isinstance(item, dict) else item for name, item in root.row("scores").value.items()

@@ -142,7 +142,7 @@ def _classic(root: Row, value: dict[str, Any]) -> Trace:
     prompt = read_turns(root, "prompt")
     said = read_turns(root, "completion", "assistant")
     if not prompt and not said:
-        raise FormatError("completion: empty, at least one message is wanted")
+        raise FormatError("completion: empty, expected at least one message")
     steps = steps_of([*prompt, *said])
     own = [step for step in steps[len(prompt) :] if step.kind == "assistant"]
     _tokens(root, own)

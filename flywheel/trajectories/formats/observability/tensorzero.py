@@ -89,7 +89,7 @@ def _trace(root: Row) -> Trace:
 def _step(root: Row, own: str) -> Step:
     given = structured(root.value.get("input"))
     if not isinstance(given, dict):
-        raise FormatError("input: an object with messages is wanted")
+        raise FormatError("input: expected an object with messages")
     asked = Row(given, "input")
     said: list[Message] = []
     if system := asked.value.get("system"):

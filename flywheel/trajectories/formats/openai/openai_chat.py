@@ -39,7 +39,7 @@ def _base(root: Row, value: dict[str, Any]) -> Trace:
 
 def _parse(root: Row, value: dict[str, Any]) -> Trace:
     if not root.list("messages", required=True):
-        raise FormatError("messages: empty, at least one message is wanted")
+        raise FormatError("messages: empty, expected at least one message")
     trace = Trace(
         trace_id=message_shapes.trace_id(root.text("id"), content=value),
         steps=steps_of(read_turns(root, "messages")),

@@ -60,7 +60,7 @@ def _chat(request: Row, response: Row) -> Trace:
         said = error.get("message") if isinstance(error, dict) else error
         turns[-1].error = message_shapes.as_text(said) or "no answer"
     if not turns:
-        raise FormatError(f"{request.at('messages')}: empty, at least one message is wanted")
+        raise FormatError(f"{request.at('messages')}: empty, expected at least one message")
     return Trace(
         "",
         steps=steps_of(turns),

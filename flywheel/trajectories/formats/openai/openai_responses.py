@@ -36,7 +36,7 @@ def exchange(request: Row, response: Row, value: Any, *ids: str) -> Trace:
     turns += turns_of(request, "input")
     answers = turns_of(response, "output", sampled=True)
     if not turns and not answers:
-        raise FormatError(f"{response.at('output')}: empty, at least one item is wanted")
+        raise FormatError(f"{response.at('output')}: empty, expected at least one item")
     describe(answers, request, response)
     session = response.value.get("conversation", request.value.get("conversation"))
     return Trace(

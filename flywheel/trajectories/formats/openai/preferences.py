@@ -48,7 +48,7 @@ def _trace(root: Row, value: dict[str, Any], prompt: list[Turn], key: str) -> Tr
     # TRL also takes pairs without a prompt, whose common beginning is in both.
     turns = said if not prompt else [*prompt, *said]
     if not said:
-        raise FormatError(f"{root.at(key)}: empty, at least one message is wanted")
+        raise FormatError(f"{root.at(key)}: empty, expected at least one message")
     inner = root.row("input").value if isinstance(root.value.get("input"), dict) else {}
     trace = Trace(
         trace_id=message_shapes.trace_id(content=[key, value]),

@@ -59,7 +59,7 @@ def request_of(value: Any, signal: str) -> Row:
             if f"resource{key}" in request.value:
                 raise FormatError(f"resource{key}: these are not {signal}; send them to /v1/{other}")
         if (snake := f"resource_{_SIGNALS[signal].lower()}") in request.value:
-            raise FormatError(f"{snake}: OTLP JSON names are in lowerCamelCase, {wanted} is wanted")
+            raise FormatError(f"{snake}: OTLP JSON names are in lowerCamelCase, expected {wanted}")
     return request
 
 
@@ -142,7 +142,7 @@ def identity(row: Row, key: str, size: int, required: bool = True) -> str:
     value = row.text(key)
     if not value or not value.strip("0"):
         if required:
-            raise FormatError(f"{row.at(key)}: {'all zero' if value else 'missing'}, {size * 2} hex digits are wanted")
+            raise FormatError(f"{row.at(key)}: {'all zero' if value else 'missing'}, expected {size * 2} hex digits")
         return ""
     if len(value) != size * 2 or not _HEX.issuperset(value):
         hint = "; base64 is protobuf's own JSON, OTLP wants hex" if _is_base64(value, size) else ""

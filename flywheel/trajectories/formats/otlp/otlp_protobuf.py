@@ -155,10 +155,10 @@ def identity(value: bytes, name: str, size: int, required: bool = True) -> str:
     """An id of this many bytes in hex; empty when there is none and none is required."""
     if any(value):
         if len(value) != size:
-            raise FormatError(f"{name}: {len(value)} bytes, {size} are wanted")
+            raise FormatError(f"{name}: {len(value)} bytes, expected {size}")
         return value.hex()
     if required:
-        raise FormatError(f"{name}: {'all zero' if value else 'missing'}, {size} bytes are wanted")
+        raise FormatError(f"{name}: {'all zero' if value else 'missing'}, expected {size} bytes")
     return ""
 
 

@@ -42,5 +42,5 @@ def _moment(text: str) -> datetime.datetime:
     if day is not None:
         moment = datetime.datetime.combine(day, datetime.time())
     if moment is None:
-        raise CommandError(f"--since {text!r} is neither a date nor a time; 2026-11-01 or 2026-11-01T12:00Z is wanted")
+        raise CommandError(f"--since {text!r} is neither a date nor a time; expected 2026-11-01 or 2026-11-01T12:00Z")
     return moment if moment.tzinfo else timezone.make_aware(moment)

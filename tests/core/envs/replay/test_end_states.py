@@ -95,13 +95,13 @@ def test_true_is_not_1_and_keys_with_slashes_have_a_path() -> None:
 @pytest.mark.parametrize(
     ("item", "problem"),
     [
-        ({"paths": []}, r"wanted.0.paths: \{path: value\} is wanted"),
+        ({"paths": []}, r"wanted.0.paths: expected \{path: value\}"),
         ({"paths": {"orders.1": 2}}, "'orders.1' is not of the form /orders/1001/status"),
-        ({"gone": "/a"}, "wanted.0.gone: a list of paths is wanted"),
-        ({"rest": "some"}, "wanted.0.rest: one of any, same is wanted"),
-        ({"query": "SELECT 1"}, "wanted.0.rows: the rows that the query should find"),
-        ({"query": " ", "rows": []}, "wanted.0.query: a query in SQL is wanted"),
-        ({}, "wanted.0.paths: nothing is wanted of the state"),
+        ({"gone": "/a"}, "wanted.0.gone: expected a list of paths"),
+        ({"rest": "some"}, "wanted.0.rest: expected one of any, same"),
+        ({"query": "SELECT 1"}, "wanted.0.rows: expected the rows that the query should find"),
+        ({"query": " ", "rows": []}, "wanted.0.query: expected a query in SQL"),
+        ({}, "wanted.0.paths: no condition on the state"),
         ({"path": {}}, "wanted.0.path: there is no such setting"),
     ],
 )

@@ -48,9 +48,9 @@ def answered(fake: Fake | None, *calls: tuple[str, dict[str, Any]]) -> list[str]
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"simulator": None}, 'simulator: {"endpoint"'),
+        ({"simulator": None}, 'simulator: expected {"endpoint"'),
         ({"simulator": {"endpoint": "mine", "model": "m"}}, "simulator.endpoint: 'mine' is unknown"),
-        ({"simulator": SIMULATOR | {"model": " "}}, "simulator.model: the model's name"),
+        ({"simulator": SIMULATOR | {"model": " "}}, "simulator.model: expected the model's name"),
         ({"simulator": SIMULATOR | {"key": "k"}}, "simulator.key: there is no such setting"),
         ({"unknown": "stub"}, "simulator: a model answers with"),
         ({"judged": "next"}, "judged: at the next action nothing is answered, by a model neither"),

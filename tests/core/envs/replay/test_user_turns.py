@@ -120,12 +120,12 @@ def test_a_yes_to_one_thing_is_no_yes_to_another(said: str, after: str, fits: bo
 @pytest.mark.parametrize(
     ("turns", "problem"),
     [
-        ("x", "turns: a list"),
-        ([{"say": "x", "calls": []}], "turns.0.after: the agent's words"),
-        ([{"say": "x", "after": "y"}], "turns.0.calls: a list"),
+        ("x", "turns: expected a list"),
+        ([{"say": "x", "calls": []}], "turns.0.after: expected the agent's words"),
+        ([{"say": "x", "after": "y"}], "turns.0.calls: expected a list"),
         ([{"say": "x", "after": "y", "calls": [{"tool": 1}]}], "turns.0.calls.0"),
-        ([{"say": "", "after": "y", "calls": []}], "turns.0.say: a text"),
-        ([None], "turns.0: an object"),
+        ([{"say": "", "after": "y", "calls": []}], "turns.0.say: expected a text"),
+        ([None], "turns.0: expected an object"),
     ],
 )
 def test_turns_that_are_none_are_refused_by_field(turns: Any, problem: str) -> None:

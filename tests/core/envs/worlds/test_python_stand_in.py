@@ -32,7 +32,7 @@ def built(**config: Any) -> envs.Environment:
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"source": None}, "source: Python is wanted"),
+        ({"source": None}, "source: expected Python"),
         ({"source": SOURCE + "  x"}, r"source: line \d+: unindent does not match"),
         ({"source": SOURCE.replace("reset", "begin")}, "source: reset.seed. is missing"),
         ({"source": SOURCE.replace('{"order": "shop.order"}', "3")}, "source: line 2: NAMES is a dictionary"),

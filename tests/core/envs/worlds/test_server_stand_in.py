@@ -65,7 +65,7 @@ def answers(env: envs.Environment, *turns: Message) -> list[str]:
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"server": None}, 'server: {"base_url": address} is wanted'),
+        ({"server": None}, 'server: expected {"base_url": address}'),
         ({"server": SERVER | {"shows_state": True}}, "server.shows_state: there is no such setting"),
         ({"server": SERVER | {"base_url": "http://169.254.169.254"}}, "server.base_url: it is link-local"),
         ({"server": SERVER | {"base_url": "http://me:secret@shop"}}, "server.base_url: leave out logins"),

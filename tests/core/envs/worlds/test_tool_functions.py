@@ -56,7 +56,7 @@ def test_reset_with_a_database_makes_one() -> None:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("", "source: Python is wanted"),
+        ("", "source: expected Python"),
         ("def reset(seed):\n  return {\n", "line 2: '{' was never closed"),
         ("def look(state):\n    'Look.'\n", r"reset\(seed\) is missing"),
         (RESET, "there is no tool"),
@@ -109,8 +109,8 @@ MANY = " | ".join(["int"] * 960)
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ([], "source: Python is wanted"),
-        (None, "source: Python is wanted"),
+        ([], "source: expected Python"),
+        (None, "source: expected Python"),
         (f"{RESET}def t(x: {MANY}):\n    'T.'\n", "line 3: t: the hint of x is nested too deeply"),
         (f"{RESET}def t(x: '{MANY}'):\n    'T.'\n", "line 3: t: the hint of x is nested too deeply"),
         (f"{RESET}def t(x: '{'-' * 20_000}1'):\n    'T.'\n", "line 3: t: "),

@@ -190,8 +190,8 @@ def test_the_page_sends_back_what_it_shows_and_nothing_is_changed(build: Build, 
             "not valid JSON: Expecting ',' delimiter",
         ),
         ({"type": "exact", "name": "e", "weight": 1, "value": "[" * 9000}, "value", "not valid JSON: "),
-        ({"type": "regex", "name": "r", "weight": 1, "pattern": "a", "must": "x"}, "must", "'x' is unknown, one of"),
-        ({"type": "exact", "name": "e", "weight": 1}, "target", "a key of the target is wanted, or else a value"),
+        ({"type": "regex", "name": "r", "weight": 1, "pattern": "a", "must": "x"}, "must", "'x' is unknown; use one of"),
+        ({"type": "exact", "name": "e", "weight": 1}, "target", "expected a key of the target, or else a value"),
         ({"type": "exact", "name": "E!", "weight": 1, "value": "1"}, "name", "'E!' is not of the form right_tool"),
         ({"type": "exact", "name": "e", "weight": "", "value": "1"}, "", "at least one weight must be above 0"),
     ],
@@ -341,7 +341,7 @@ def test_a_judge_is_composed_without_json_and_refused_at_its_fields(
     part = {**PARTS[2], "endpoint": "upstream", "criteria": " "}
     page = client.post(at(environment), sent([part], do="save"))
     assert page.status_code == 422
-    assert "a text is wanted" in page_of(page)
+    assert "expected a text" in page_of(page)
     part["criteria"] = "It books.\r\n\r\n<script>alert(1)</script>"
     page = client.post(at(environment), sent([part], do="save"))
     assert "this project has no upstream" in page_of(page)

@@ -254,11 +254,11 @@ def test_the_same_by_the_api(cast: Cast, client: Client, key: Keys) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"target": {"wanted": []}}, "wanted: a list of at least one item is wanted"),
+        ({"target": {"wanted": []}}, "wanted: expected a list of at least one item"),
         ({"target": {**CANCELLED, "solution": [{"tool": "sell", "arguments": {}}]}}, "solution.0: sell: unknown tool"),
         ({"state": {"seed": -1}}, "state.seed: -1 is no whole number"),
         ({"state": {"world": 1}}, "state.world: there is no such field, only seed and state"),
-        ({"prompt": " "}, "prompt: a text of 1 to 20,000 characters is wanted"),
+        ({"prompt": " "}, "prompt: expected a text of 1 to 20,000 characters"),
     ],
 )
 def test_a_task_that_cannot_be_is_refused(

@@ -120,7 +120,7 @@ def test_ids_that_are_not_hexadecimal_give_way_to_the_identity_of_the_content() 
     ("row", "message"),
     [
         (atif(schema_version="ATIF-v2.0"), 'schema_version: "ATIF-v2.0" is not one of ATIF-v1.0 to ATIF-v1.8'),
-        (atif(steps=[]), "steps: empty, at least one step is wanted"),
+        (atif(steps=[]), "steps: empty, expected at least one step"),
         (atif(steps="x"), 'steps: "x" is not a list'),
         (atif(steps=[1]), "steps[0]: 1 is not an object"),
         (atif(steps=[{"source": "user"}]), "steps[0].step_id: null is not a whole number"),
@@ -202,7 +202,7 @@ def test_good_lines_are_kept_beside_bad_ones_and_blank_ones_do_not_count() -> No
 
 def test_pretty_printed_json_is_told_apart_from_a_broken_line() -> None:
     (first, *_) = parse_jsonl(json.dumps(openai(), indent=1).encode().splitlines())
-    assert "one object a line is wanted" in first.error
+    assert "expected one object a line" in first.error
 
 
 def test_an_unknown_format_is_refused_at_once() -> None:

@@ -50,7 +50,7 @@ def test_ids_are_the_same_every_time(name: str) -> None:
         (observation(traceId=5), "traceId: 5 is not a string"),
         ({**SPAN, "start_time": "noon"}, 'start_time: "noon" is not a time'),
         ({**SPAN, "context": {"trace_id": "x", "span_id": "y"}}, 'span.traceId: "x" is not 32 hex digits'),
-        (inference(input="[]"), "input: an object with messages is wanted"),
+        (inference(input="[]"), "input: expected an object with messages"),
         ({"eval": {}, "status": "success"}, "samples: missing, a list"),
         ({"eval": {}, "samples": [{"messages": 5}]}, "samples[0].messages: 5 is not a list"),
     ],

@@ -50,7 +50,7 @@ def test_a_mapping_says_what_columns_mean() -> None:
         ({"id": "plan"}, "a column for messages, input or output is needed"),
         ({"input": "question", "metadata": ["x"]}, 'mapping.metadata: "x" is not one of the columns'),
         ("{", "not valid JSON"),
-        ([], "mapping: an object is wanted"),
+        ([], "mapping: expected an object"),
     ],
 )
 def test_a_mapping_that_cannot_be_is_refused(mapping: Any, told: str) -> None:
@@ -70,7 +70,7 @@ def test_rows_of_another_width_and_cells_of_a_wrong_kind_are_left_out() -> None:
         "",
         'time: "x" is not a time such as 2026-01-31T12:00:00Z',
         "3 cells, 2 columns",
-        "input: empty, at least one message is wanted",
+        "input: empty, expected at least one message",
     ]
 
 

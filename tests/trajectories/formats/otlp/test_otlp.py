@@ -71,7 +71,7 @@ def test_json_ids_are_hex_in_any_case_and_unknown_fields_are_ignored() -> None:
     [
         ({"traceId": "abc"}, 'span.traceId: "abc" is not 32 hex digits'),
         ({"spanId": "zzzzzzzzzzzzzzzz"}, "span.spanId"),
-        ({"spanId": "0000000000000000"}, "span.spanId: all zero, 16 hex digits are wanted"),
+        ({"spanId": "0000000000000000"}, "span.spanId: all zero, expected 16 hex digits"),
         ({"traceId": "Cvdl6RbNQ92ESOshHIAxnA=="}, "base64"),
         ({"traceId": None}, "span.traceId: missing"),
         ({"parentSpanId": "12"}, "span.parentSpanId"),
@@ -112,7 +112,7 @@ def test_wrong_id_lengths_in_protobuf_are_rejected() -> None:
     request = record(everything)
     request.resource_spans[0].scope_spans[0].spans[0].trace_id = b"short"
     batch = otlp_traces.traces_of(otlp_traces.decode(request.SerializeToString(), otlp_traces.PROTOBUF))
-    assert [item.reason for item in batch.rejected] == ["trace_id: 5 bytes, 16 are wanted"]
+    assert [item.reason for item in batch.rejected] == ["trace_id: 5 bytes, expected 16"]
     assert batch.received == 2
 
 

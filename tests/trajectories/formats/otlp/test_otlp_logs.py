@@ -81,7 +81,7 @@ def test_a_request_may_be_empty() -> None:
 @pytest.mark.parametrize(
     ("odd", "reason"),
     [
-        (record(traceId=""), "logRecord.traceId: missing, 32 hex digits are wanted"),
+        (record(traceId=""), "logRecord.traceId: missing, expected 32 hex digits"),
         (record(traceId="CvdlGRbNQ92ESOshHIAxnA=="), "base64 is protobuf's own JSON"),
         (record(spanId="12"), 'logRecord.spanId: "12" is not 16 hex digits'),
         (record(timeUnixNano="soon"), "timeUnixNano"),
@@ -118,7 +118,7 @@ def test_a_string_that_is_not_utf_8_costs_one_record() -> None:
         (b"[]", "application/json", "the body: [] is not an object"),
         (b'{"resourceSpans": []}', "application/json", "these are not logs; send them to /v1/traces"),
         (b'{"resourceMetrics": []}', "application/json", "send them to /v1/metrics"),
-        (b'{"resource_logs": []}', "application/json", "resourceLogs is wanted"),
+        (b'{"resource_logs": []}', "application/json", "expected resourceLogs"),
         (b'{"resourceLogs": 1}', "application/json", "resourceLogs: 1 is not a list"),
         (b"{}", "text/plain", "is neither"),
         (b"\xff\xff\xff", "application/x-protobuf", "not an OTLP log request"),
