@@ -52,7 +52,7 @@ class Forbidden(PermissionDenied):
     def __init__(self, permission: str) -> None:
         roles = [role for role, granted in GRANTS.items() if permission in granted]
         self.permission = permission
-        super().__init__(f"You may not {Permission(permission).label} here. These roles may: {', '.join(roles)}.")
+        super().__init__(f"You can't {Permission(permission).label} here. Roles that can: {', '.join(roles)}.")
 
 
 def requires(permission: Permission) -> Callable[[Callable[Concatenate[PageRequest, P], HttpResponseBase]], Declared]:
@@ -84,7 +84,7 @@ def requires(permission: Permission) -> Callable[[Callable[Concatenate[PageReque
 def _refuse_nul(request: HttpRequest) -> None:
     """No name and no search of ours has a NUL, and PostgreSQL takes none: 400 at the door instead of 500 in a room."""
     if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
-        raise BadRequest("an address with a NUL names nothing")
+        raise BadRequest("the address contains a NUL character")
 
 
 def public(view: Callable[..., HttpResponseBase]) -> Declared:
@@ -133,14 +133,14 @@ def check(token: str, scope: Scope) -> tuple[ApiKey, frozenset[str]]:
     """The live key that this is, and what its maker may. Raises KeyRefused."""
     key = ApiKey.find(token)
     if key is None:
-        raise KeyRefused(401, "no valid API key: send `Authorization: Bearer fw_…`")
+        raise KeyRefused(401, "no valid API key; send `Authorization: Bearer fw_…`")
     permissions = key.permissions
     needed = SCOPE_NEEDS[scope]
     if scope not in key.scopes:
         has = ", ".join(key.scopes) or "none"
         raise KeyRefused(403, f"this key has no scope {scope.value!r}; it has {has}")
     if needed not in permissions:
-        raise KeyRefused(403, f"{key.created_by} made this key and may not {Permission(needed).label} any more")
+        raise KeyRefused(403, f"{key.created_by} created this key and may no longer {Permission(needed).label}")
     now = timezone.now()
     if key.last_used_at is None or key.last_used_at < now - LAST_USED_WITHIN:
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)

@@ -127,8 +127,8 @@ def _check_may_start(project: Project, endpoint: dict[str, Any], actor: Actor) -
     known = actor.user.project(project.slug)
     if known is None or Permission.ADMIN not in known[1]:
         raise OnlyAdmins(
-            "only an admin makes a version whose program is a command, since workers start it with their own rights; "
-            "an admin makes it, or the program has an address or pulls its work",
+            "only an admin may create a version whose program is a command, since workers start it with their own "
+            "rights; ask an admin, or use an address or pulled work",
             field="endpoint.way",
         )
 

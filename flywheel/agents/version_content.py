@@ -115,8 +115,7 @@ def _server(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
     if name := value.get("api_key_env"):
         if not isinstance(name, str) or not KEY_NAME.fullmatch(name):
             raise Refused(
-                f"{name!r} is not the name of a variable that may hold a key, such as OPENAI_API_KEY; "
-                "it must end in _API_KEY",
+                f"{name!r} is not the name of a key variable: it must end in _API_KEY, for example OPENAI_API_KEY",
                 field="endpoint.api_key_env",
             )
         if problem := provider_keys.refusal(project_id, name, endpoint["base_url"]):
@@ -153,8 +152,8 @@ def _program(value: Mapping[str, Any]) -> dict[str, Any]:
     code = value.get("code")
     if not isinstance(code, str) or not _CODE.fullmatch(code.strip()):
         raise Refused(
-            f"{code!r} names no code for good: expected a commit (7 to 64 hexadecimal digits) or an image's sha256:…, "
-            "since a branch or a tag can move",
+            f"{code!r} is not a fixed version of the code: expected a commit (7 to 64 hexadecimal digits) or an "
+            f"image's sha256:… digest, since a branch or a tag can move",
             field="endpoint.code",
         )
     return found | {"code": code.strip()}

@@ -79,7 +79,7 @@ def propose(
     report = report_of(version_eval, baseline_eval, policy, _opening(version_eval))
     with transaction.atomic():
         if not hold(version_eval, baseline_eval):
-            raise Refused("one of the evals is asked again just now; put it forward when it is over")
+            raise Refused("one of the evals is running again; put it forward when it is finished")
         candidate, made = Candidate.objects.get_or_create(
             version_eval=version_eval,
             baseline_eval=baseline_eval,

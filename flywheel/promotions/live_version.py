@@ -65,10 +65,10 @@ def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int,
 def reject(*, candidate: Candidate, actor: Actor, reason: str) -> None:
     """Decline a waiting candidate. Raises Refused when it does not wait or no reason is given."""
     if not reason.strip():
-        raise Refused("say why; it is kept with the candidate", field="reason")
+        raise Refused("enter a reason; it is kept with the candidate", field="reason")
     waiting = Candidate.objects.filter(pk=candidate.pk, state=Candidate.State.WAITING)
     if not waiting.update(state=Candidate.State.REJECTED):
-        raise Refused("this candidate does not wait any more")
+        raise Refused("this candidate is no longer pending")
     actor.record(project=candidate.project, action="promotions.reject", subject=candidate, reason=reason)
 
 
@@ -122,19 +122,19 @@ def _check(
     if row.state != Candidate.State.WAITING:
         raise Refused(f"this candidate is {row.state} already")
     if not reason.strip():
-        raise Refused("say why; it is kept with the promotion", field="reason")
+        raise Refused("enter a reason; it is kept with the promotion", field="reason")
     if actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
-        raise Refused("you launched what made this candidate; another approver must decide")
+        raise Refused("you launched this candidate's run; another approver must decide")
     stands, final = suite_standings.standings_of(row), final_of(row)
     against = _against(row, stands, final)
     if against and not override:
-        raise Refused(f"{'; '.join(against)}; promote against it only on purpose")
+        raise Refused(f"{'; '.join(against)}; to promote anyway, override the gate")
     if digest(row.report) != row.report_digest or row.version.digest != digest(row.version.content()):
-        raise Refused("the evidence or the version is not what was evaluated; evaluate again")
+        raise Refused("the evidence or the version changed since the eval; evaluate again")
     if problem := version_isolation.of(row.version_eval, row.baseline_eval).problem:
         raise Refused(problem)
     if row.agent.live_id != row.baseline_id:
-        raise Refused(f"it was compared with {row.baseline}, which is not live any more; compare it with what is")
+        raise Refused(f"it was compared with {row.baseline}, which is no longer live; compare it with the live version")
     if row.agent.generation != generation:
         raise Stale(MOVED)
     return stands, final, against

@@ -25,16 +25,16 @@ def call_harmless(*, candidate: Candidate, result: int, actor: Actor, reason: st
     if candidate.state != Candidate.State.WAITING:
         raise Refused(f"this candidate is {candidate.state} already")
     if not reason.strip():
-        raise Refused("say why there is no harm in it; it is kept", field="reason")
+        raise Refused("explain why it is harmless; the reason is kept", field="reason")
     if actor.user.pk in {candidate.proposed_by_id, candidate.version.created_by_id}:
-        raise Refused("you launched what made this candidate; another approver must look at it")
+        raise Refused("you launched this candidate's run; another approver must review it")
     row = never_events(candidate).filter(pk=result).first()
     if row is None:
         raise Refused("this is no never event of the candidate", field="result")
     with transaction.atomic():
         _, is_new = Harmless.objects.get_or_create(result=row, defaults={"reason": reason[:2000], "by": actor.user})
         if not is_new:
-            raise Refused("somebody has called it harmless already", field="result")
+            raise Refused("already marked as harmless", field="result")
         waiting = Candidate.objects.select_for_update().filter(
             version_eval=candidate.version_eval, state=Candidate.State.WAITING
         )

@@ -168,7 +168,7 @@ def _problem(candidate: Candidate) -> str:
         said = Candidate.Verdict(candidate.verdict).label
         return f"the gate says {said} by the held-out tasks, so there is nothing to confirm"
     if candidate.agent.live_id != candidate.baseline_id:
-        return f"it was compared with {candidate.baseline}, which is not live any more"
+        return f"it was compared with {candidate.baseline}, which is no longer live"
     if verifiers.digest(environment.verifier) != version_eval.verifier_digest:
         return "the verifier's code changed since the held-out tasks were judged; evaluate both versions again"
     # Opened ones go into later sets as held-out tasks, where everybody sees them.
@@ -206,7 +206,7 @@ def _reach(candidate: Candidate, tasks: int, opening: int) -> str:
     """Say which gain can be shown, as the held-out tasks vary; told before they are asked, as they can be only once."""
     before, after, rules = rows_of(candidate.baseline_eval), rows_of(candidate.version_eval), _rules(candidate)
     least = detectable(rules, before, after, tasks, spending(rules.alpha, opening))
-    known = "nobody has seen what any version does here" if opening == 1 else "other candidates were asked them before"
+    known = "no version has used these tasks yet" if opening == 1 else "other candidates already used them"
     if least is None:
         return known
     return f"{known}; a true gain of {100 * least:.0f} points would show in four of five cases"

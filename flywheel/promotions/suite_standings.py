@@ -176,7 +176,7 @@ def _check(version: Version, suites: Collection[Suite]) -> None:
 def start_for(*, candidate: Candidate, actor: Actor) -> list[str]:
     """`start` for a candidate. Raises Stale where nobody is to decide about it any more."""
     if candidate.state != Candidate.State.WAITING:
-        raise Stale(f"{candidate} is {candidate.state} already, so its suites are not run any more")
+        raise Stale(f"{candidate} is {candidate.state} already, so its suites no longer run")
     return start(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=actor)
 
 

@@ -52,8 +52,12 @@ def test_equal_content_is_one_artifact_and_documentation_is_no_part_of_it(tmp_pa
     [
         ("pytorch_model.bin", b"PK", "pytorch_model.bin: only .jinja, .json"),
         ("training_args.pt", b"PK", "training_args.pt: only"),
-        ("extra.safetensors", b"\x80\x04pickle", "extra.safetensors: not a safetensors file: its header is cut off"),
-        ("extra.safetensors", b"", "its header is cut off"),
+        (
+            "extra.safetensors",
+            b"\x80\x04pickle",
+            "extra.safetensors: not a safetensors file: its header is missing or cut off",
+        ),
+        ("extra.safetensors", b"", "its header is missing or cut off"),
         ("extra.safetensors", (10).to_bytes(8, "little") + b"not json!!", "not a safetensors file"),
         ("extra.safetensors", (2).to_bytes(8, "little") + b"{}", "names no tensors"),
         ("extra.safetensors", (2).to_bytes(8, "little") + b"[]", "names no tensors"),

@@ -61,7 +61,7 @@ def test_a_builder_registers_an_agent_once(cast: Cast, sign_in: SignIn) -> None:
     assert answer["location"] == reverse("agents:new_version", args=["acme", "mail-agent"])
     again = client.post(url, {"name": "mail-agent"})
     assert again.status_code == 422
-    assert "has an agent &#x27;mail-agent&#x27; already" in again.content.decode()
+    assert "already has an agent &#x27;mail-agent&#x27;" in again.content.decode()
     assert "is no name" in client.post(url, {"name": "Mail Agent"}).content.decode()
     assert Agent.objects.count() == AuditEntry.objects.filter(action="agents.make_agent").count() == 1
     assert sign_in(cast.reviewer).post(url, {"name": "other"}).status_code == 403
@@ -85,9 +85,9 @@ def test_a_builder_makes_a_version_and_equal_content_is_one(build: Build, cast: 
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("base_url", "gpu-1:8000", "is not the address of a server"),
-        ("base_url", "ftp://gpu-1", "is not the address of a server"),
-        ("base_url", "http://[", "is not the address of a server"),
+        ("base_url", "gpu-1:8000", "expected the address of a server"),
+        ("base_url", "ftp://gpu-1", "expected the address of a server"),
+        ("base_url", "http://[", "expected the address of a server"),
         ("base_url", "http://me:secret@gpu-1/v1", "must not hold a login"),
         ("base_url", "http://gpu-1/v1?x=1", "must end with its path"),
         ("model", "", "is missing: the name under which the server knows the model"),
@@ -188,7 +188,7 @@ def test_what_cannot_go_together_is_refused(build: Build, cast: Cast, tmp_path: 
     adapter = store(model(tmp_path / "a"), "adapter")
     cases: list[tuple[dict[str, Any], str]] = [
         ({"endpoint": {"kind": "transformers"}}, "weights: are missing"),
-        ({"endpoint": SERVER, "weights": weights}, "weights: stay with the server"),
+        ({"endpoint": SERVER, "weights": weights}, "weights: belong on the server"),
         ({"endpoint": SERVER, "adapter": adapter}, "adapter: is loaded by the server"),
         ({"endpoint": {"kind": "transformers"}, "weights": adapter}, "weights: adapter .* is not of kind model"),
         ({"endpoint": {"kind": "grpc"}}, "endpoint.kind: 'grpc' is unknown"),
@@ -260,7 +260,7 @@ def test_references_say_what_there_is(build: Build, cast: Cast) -> None:
     version = build.version()
     assert find_version(cast.project, "assistant@1") == find_version(cast.project, " assistant@v1 ") == version
     for ref in ("assistant@", "assistant@-1", "assistant@1@2", "assistant@99999999999", ""):
-        with pytest.raises(UnknownReference, match="not of the form"):
+        with pytest.raises(UnknownReference, match="expected agent@version"):
             find_version(cast.project, ref)
     with pytest.raises(UnknownReference, match="no agent yet"):
         find_version(cast.elsewhere, "assistant@1")

@@ -26,13 +26,13 @@ SignIn = Callable[[User], Client]
     [
         ({"way": "push"}, "endpoint.way: 'push' is unknown; use one of http, command, pull"),
         ({"way": None}, "endpoint.way: None is unknown"),
-        ({"url": "agent:9000"}, "endpoint.url: 'agent:9000' is not the address of a server, such as http://agent"),
+        ({"url": "agent:9000"}, "endpoint.url: 'agent:9000' expected the address of a server, such as http://agent"),
         ({"url": "http://169.254.169.254/x"}, "endpoint.url: is link-local"),
         ({"url": "http://a..b:80/run"}, "endpoint.url: 'http://a..b:80/run' is not the address"),
         ({"url": f"http://{'a' * 64}/run"}, "is not the address"),
         ({"url": "http://agent/ausführen"}, "is not the address"),
         ({"url": "http://bücher/run"}, "is not the address"),
-        ({"code": "main"}, "endpoint.code: 'main' names no code for good: a commit"),
+        ({"code": "main"}, "endpoint.code: 'main' is not a fixed version of the code: a commit"),
         ({"code": "image:latest"}, "endpoint.code"),
         ({"code": None}, "endpoint.code"),
         ({"command": ["a"]}, "endpoint.command: is not part of a program endpoint"),
@@ -68,7 +68,7 @@ def test_a_program_is_known_by_its_code(build: Build, cast: Cast) -> None:
     pulls = check_endpoint({"kind": "program", "way": "pull", "code": CODE, "model": "gpt-5"}, 0)
     assert pulls == {"kind": "program", "way": "pull", "code": CODE, "model": "gpt-5"}
     content = VersionContent(base_model="gpt-5", endpoint=PROGRAM, form="json")
-    with pytest.raises(Refused, match="form: is the program's own business"):
+    with pytest.raises(Refused, match="form: is not needed"):
         make_version(agent=build.agent(), actor=Actor(cast.builder), content=content)
 
 
@@ -105,7 +105,11 @@ def test_a_program_is_made_in_the_form_and_shown_with_a_snippet(
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("field", "value", "says"),
-    [("code", "main", "names no code for good"), ("url", "agent", "is not the address"), ("way", "", "is unknown")],
+    [
+        ("code", "main", "is not a fixed version of the code"),
+        ("url", "agent", "is not the address"),
+        ("way", "", "is unknown"),
+    ],
 )
 def test_what_is_wrong_with_a_program_is_said_at_its_field(
     build: Build, cast: Cast, sign_in: SignIn, field: str, value: str, says: str
@@ -123,7 +127,7 @@ def test_only_an_admin_says_what_workers_start(
     endpoint = {"kind": "program", "way": "command", "command": ["sh", "agent.sh"], "code": CODE}
     content = VersionContent(base_model="gpt-5", endpoint=endpoint)
     agent = build.agent()
-    with pytest.raises(Refused, match="only an admin makes a version whose program is a command"):
+    with pytest.raises(Refused, match="only an admin may create a version whose program is a command"):
         make_version(agent=agent, actor=Actor(cast.builder), content=content)
     fields = {"kind": "program", "way": "command", "command": "sh agent.sh", "code": CODE, "base_url": "", "model": ""}
     answer = sign_in(cast.builder).post(new_version(build), filled(**fields))

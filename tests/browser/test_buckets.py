@@ -41,7 +41,7 @@ def test_a_bucket_is_defined_filed_under_closed_and_comes_back(tab: Tab, cast: C
     page.get_by_label("Name").fill("Refund promised")
     page.get_by_label("A kind of").select_option("unsafe_action")
     page.get_by_label("Key", exact=True).select_option("o")
-    page.get_by_role("button", name="Define bucket").click()
+    page.get_by_role("button", name="Define category").click()
     page.wait_for_url(f"**{PAGE}")
     expect(page.locator("h1")).to_contain_text("open")
 
@@ -64,7 +64,7 @@ def test_a_bucket_is_defined_filed_under_closed_and_comes_back(tab: Tab, cast: C
     assert (row.priority, str(row.owner)) == ("urgent", "reviewer")
     page.locator(".steer summary").click()
     page.get_by_label("Why").fill("The policy is in the prompt now")
-    page.get_by_role("button", name="Close bucket").click()
+    page.get_by_role("button", name="Close category").click()
     expect(page.locator("h1")).to_contain_text("closed")
     expect(page.locator("#history")).to_contain_text("The policy is in the prompt now")
     tab.open("/p/acme/failures/")

@@ -63,7 +63,7 @@ def test_the_page_sees_the_first_trace_by_itself(
     page.reload()
     assert key.public not in page.content(), "it was shown once"
 
-    live.locator("a", has_text="Look at the last hour").click()
+    live.locator("a", has_text="Check the last hour").click()
     expect(live).to_contain_text("First trajectory")
     here = page.url
     assert tab.overflow() == 0

@@ -23,7 +23,7 @@ def test_a_builder_downloads_a_package_and_the_ledger_knows(
     tab = Tab(browser, live_server.url)
     tab.sign_in(cast.trainer.username, PASSWORD)
     tab.open(f"/p/{cast.project.slug}/environments/e/{task_set.environment_version.environment.name}/")
-    tab.click("Take it elsewhere")
+    tab.click("Export")
     card = tab.page.locator("#export")
     card.get_by_text("Harbor").click()
     with tab.page.expect_download() as waiting:

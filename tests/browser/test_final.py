@@ -46,8 +46,8 @@ def test_an_approver_asks_the_sealed_tasks_and_promotes_what_they_confirm(
     tab.sign_in(cast.approver.username, password)
     tab.open(f"/p/acme/promotions/candidates/{row.pk}/")
     final, page = tab.page.locator("#final"), tab.page
-    expect(final).to_contain_text("Nobody has seen what any version does here")
-    final.get_by_role("button", name="Ask the sealed tasks").click()
+    expect(final).to_contain_text("No version has used these tasks yet")
+    final.get_by_role("button", name="Run the sealed tasks").click()
     expect(page.locator("dialog[open]")).to_contain_text("It cannot be taken back: this is opening 1")
     assert not Opening.objects.filter(kind=Opening.Kind.SEALED).exists()
     page.locator("dialog[open]").get_by_role("button", name="Ask them").click()

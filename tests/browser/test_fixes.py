@@ -175,7 +175,7 @@ def test_a_model_proposes_prompts_and_the_best_is_tried(tab: Tab, worker: Worker
     page.locator("#attempts details").first.click()
     expect(page.locator("#attempts pre").first).to_contain_text("Meet Person")
     tab.click("Previous")
-    expect(page.locator("h1")).to_contain_text("The prompt as it is")
+    expect(page.locator("h1")).to_contain_text("The current prompt")
     page.get_by_role("link", name="prompt search").click()
     tab.click("Try on all training tasks")
     page.wait_for_url("**/fixes/*/")

@@ -45,7 +45,7 @@ NO_PAGE = {
     "training:provider_file": "a file of a version and a task set that its query names",
     "trajectories:download": "a file of a step, asked for below",
 }
-"""Pages that are not looked at, and why."""
+"""Pages that are not reviewed, and why."""
 FILE_NAME = re.compile(r'attachment; filename="[\w.@+-]+"')
 WATCH = """
 addEventListener("securitypolicyviolation", (event) => console.error("policy", event.violatedDirective, event.sample));
@@ -196,7 +196,7 @@ def tab(browser: Browser, live_server: LiveServer, world: World, sign_in: Callab
     tab = Tab(browser, live_server.url)
     cookie = sign_in(world.everyone).cookies["sessionid"]
     tab.context.add_cookies([{"name": "sessionid", "value": cookie.value, "url": live_server.url}])
-    tab.context.route("**/favicon.ico", lambda route: route.fulfill(status=204))  # asked for by fragments alone
+    tab.context.route("**/favicon.ico", lambda route: route.fulfill(status=204))  # started by fragments alone
     tab.page.add_init_script(WATCH)
 
     def dismiss(dialog: Dialog) -> None:

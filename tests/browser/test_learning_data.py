@@ -114,7 +114,7 @@ def test_rollouts_are_chosen_dropped_and_written(browser: Browser, live_server: 
     tab.sign_in(named(room.build, Role.TRAINER), PASSWORD)
     page = tab.page
     tab.open(f"/p/acme/training/rollouts/{run.pk}/")
-    kept = page.locator(".tile", has_text="Kept by the choice")
+    kept = page.locator(".tile", has_text="Selected")
     before = kept.inner_text()
     page.fill("[name=reward]", "1")
     page.fill("[name=cap]", "1")
@@ -157,7 +157,7 @@ def test_two_datasets_are_mixed_and_stand_in_the_launch_form(
     page.fill(f"[name=w{mail.pk}]", "1")
     page.fill(f"[name=w{calendar.pk}]", "2")
     page.check(f"[name=first][value='{mail.pk}']")
-    tab.click("Show what it gives")
+    tab.click("Preview")
     expect(page.locator("main")).to_contain_text("9 rows, shuffled")
     page.fill("#mix-name", "both")
     tab.click("Write the dataset")

@@ -61,7 +61,7 @@ def test_metrics_come_after_their_page_and_a_row_opens_its_list(
     page = tab.page
     tab.open("/p/acme/trajectories/?q=tool:email.send")
     page.keyboard.press("m")
-    expect(page.locator("h1")).to_have_text("Metrics of production")
+    expect(page.locator("h1")).to_have_text("Production metrics")
     expect(page.locator("#figures .tile").nth(1)).to_contain_text("66.7")
     expect(page.locator("#figures .tile").nth(1)).to_contain_text("3 without an outcome")
     # Of six charts, that of the tokens has nothing to draw. Those far below the view wait until somebody comes to them.

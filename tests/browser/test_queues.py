@@ -123,7 +123,7 @@ def test_twenty_items_are_labelled_without_one_mouse_event(browser: Browser, pla
 
     tab.press("?")
     listed = page.locator("#keys-sheet")
-    for label in ("Pass: nothing wrong, next", "Fail: with the bucket chosen", "Decline", "Later: put it at the end"):
+    for label in ("Pass: nothing wrong, next", "Fail: with the bucket chosen", "Decline", "Later: move to the end"):
         expect(listed).to_contain_text(label)
     tab.press("Escape")
 
@@ -146,7 +146,7 @@ def test_twenty_items_are_labelled_without_one_mouse_event(browser: Browser, pla
                 page.keyboard.press("d")
                 page.keyboard.type("a test run")
                 press_and_wait(page, "Enter")
-    expect(page.locator("#desk")).to_contain_text("Every item is decided")
+    expect(page.locator("#desk")).to_contain_text("All caught up")
     assert page.evaluate("window.mouse") == 0
     found = Failure.objects.filter(current=True).order_by("pk").values_list("decision", "bucket")
     cycle = [
@@ -184,8 +184,8 @@ def test_two_reviewers_at_once_never_get_the_same_item(browser: Browser, place: 
             press_and_wait(tab.page, "y")
     assert len(set(seen)) == 10
     assert queue.items.filter(state=State.DONE).count() == 10
-    expect(tabs[0].page.locator("#desk")).to_contain_text("Nothing is free for you now")
-    expect(tabs[1].page.locator("#desk")).to_contain_text("Every item is decided")
+    expect(tabs[0].page.locator("#desk")).to_contain_text("No free items for you")
+    expect(tabs[1].page.locator("#desk")).to_contain_text("All caught up")
     assert [problem for tab in tabs for problem in tab.problems] == []
 
 

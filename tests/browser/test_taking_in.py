@@ -63,7 +63,7 @@ def test_an_eval_is_looked_at_and_then_made(tab: Tab, tmp_path: Path) -> None:
     tab.click("Preview")
     main = tab.page.locator("main")
     expect(main).to_contain_text("3 of 4 items become tasks")
-    expect(main).to_contain_text("Kept from the last look: items.jsonl")
+    expect(main).to_contain_text("From the last preview: items.jsonl")
     narrow(tab)
     tab.page.check("input[name=partial]")
     tab.click("Create environment and tasks")

@@ -53,7 +53,7 @@ def test_a_tool_server_is_attached_tried_played_and_proved(
         tab.click("Make it the target")
         worker.wait_until(lambda: Task.objects.get().is_proved, "the task is proved")
     tab.open(f"/p/{cast.project.slug}/environments/e/shop/tasks/1/")
-    expect(page.locator("body")).to_contain_text("The same calls twice: 1 of 1 answers the same.")
+    expect(page.locator("body")).to_contain_text("Repeated calls: 1 of 1 identical answers.")
 
     narrow = Tab(browser, live_server.url, width=NARROW, colours="dark", session=tab)
     for path in ("new/?kind=tool_server", "e/shop/", "e/shop/world/", "e/shop/tasks/1/"):

@@ -81,7 +81,7 @@ def test_a_builder_composes_tries_saves_and_judges_again(
     expect(trial).to_contain_text("proved")
     _look(tab, "editor")
 
-    old = page.locator("main .note", has_text="which is not the one above")
+    old = page.locator("main .note", has_text="which differs from the one above")
     page.click("button[aria-label='Move python down']")
     expect(old).to_be_visible()
     page.click("button[aria-label='Move python up']")
@@ -105,10 +105,10 @@ def test_a_builder_composes_tries_saves_and_judges_again(
 
     tab.open(f"/p/{build.cast.project.slug}/evals/{run.pk}/")
     page.select_option("#rescore-version", "2")
-    page.click("button:has-text('Judge again')")
+    page.click("button:has-text('Score again')")
     tile = page.locator(".tile", has_text="Success now")
     expect(tile).to_contain_text("0")
-    expect(page.locator(".tile", has_text="Another score only")).to_contain_text("8")
+    expect(page.locator(".tile", has_text="Score changed, same verdict")).to_contain_text("8")
     expect(page.locator("main table.data").last).to_contain_text("other arguments")
     _look(tab, "rescore")
     narrow = Tab(browser, live_server.url, width=NARROW, colours="dark", session=tab)

@@ -66,7 +66,7 @@ def review(tab: Tab, stage: Stage) -> None:
     expect(tab.named("Make task")).to_be_visible()
     tab.press("?")
     sheet = page.locator("#keys-sheet")
-    for label in ("Confirm what is proposed, next", "Change the call", "Save and make a task"):
+    for label in ("Confirm & next", "Change the call", "Save and make a task"):
         expect(sheet).to_contain_text(label)
     tab.press("Escape")
     expect(sheet).to_be_hidden()
@@ -212,7 +212,7 @@ def approve(tab: Tab, stage: Stage, candidate: Candidate) -> None:
     page.locator(f"tr[data-href$='/candidates/{candidate.pk}/'] a").first.click()
     page.wait_for_url("**/candidates/*/")
     expect(page.locator(".verdict")).to_be_visible()
-    expect(page.locator("main")).to_contain_text("What the gate asked")
+    expect(page.locator("main")).to_contain_text("Gate checks")
     stands = standings(candidate.version_eval, candidate.baseline_eval)
     expect(page.locator("#standings tbody")).to_contain_text(stands[0].words)
     against = candidate.verdict != Candidate.Verdict.ELIGIBLE or not stands[0].is_passed

@@ -98,7 +98,7 @@ def walk(walker: Walker, here: str) -> None:
     with walker.part(f"{OUTPUTS} outputs audited"):
         walker.click("Audit the reward")
         walker.write("[name=size]", str(OUTPUTS))
-        walker.click("Begin the audit")
+        walker.click("Start the audit")
         judge(walker)
     with walker.part("back to the set"):
         walker.click("strict@1")

@@ -164,9 +164,9 @@ def test_the_page_shows_each_machine_and_how_to_get_what_it_lacks(cast: Cast, si
     assert "no such call &lt;b&gt;" in text
     assert "Boot with landlock." in text
     assert "runs without namespaces" in text
-    assert "No word for a while" not in text
+    assert "No recent report" not in text
     SandboxReport.objects.filter(host="good").update(at=timezone.now() - timedelta(hours=4))
-    assert "No word for a while" in page_of(sign_in(cast.admin).get(page.request["PATH_INFO"]))
+    assert "No recent report" in page_of(sign_in(cast.admin).get(page.request["PATH_INFO"]))
 
 
 def test_the_page_without_a_report_says_how_to_make_one(cast: Cast, sign_in: SignIn) -> None:

@@ -56,7 +56,7 @@ def test_the_run_page_offers_other_verifiers_and_shows_what_they_changed(
     client, slug = sign_in(cast.builder), cast.project.slug
     offered = client.get(reverse("evals:rescores", args=[slug, run.pk])).content.decode()
     assert "mail@2" in offered
-    assert "as they were judged" in offered
+    assert "as originally scored" in offered
     data = {"version": "2", "key": str(uuid.uuid4())}
     for _ in range(2):  # a double click makes one
         answer = client.post(reverse("evals:start_rescore", args=[slug, run.pk]), data)

@@ -20,10 +20,10 @@ LINKS = {"href", "hx-get", "data-href", "data-preview"}
 OURS = "http://testserver"
 NO_PAGES = (f"{OURS}/static/", f"{OURS}/account/logout/")
 REFUSALS = (
-    "Nothing was searched.",
-    "Nothing was measured.",
+    "Search not run.",
+    "No metrics.",
     "The last 30 days are shown.",
-    "Filter left out.",
+    "Filter ignored.",
     'class="errors"',
     "is unknown",
 )

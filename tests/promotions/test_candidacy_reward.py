@@ -56,4 +56,4 @@ def test_an_override_stands_with_the_candidates_of_what_was_made_later_too(
         (kept,) = candidate.report["rewards"]
         assert (kept["run"], kept["override"]) == (run.pk, {"by": "approver", "reason": "a test"})
         page = sign_in(cast.viewer).get(f"/p/acme/promotions/candidates/{candidate.pk}/").content.decode()
-        assert "learnt from a reward that was not shown to be right" in page
+        assert "was trained on an unaudited reward" in page

@@ -54,7 +54,7 @@ def test_an_approver_who_sees_no_harm_has_it_judged_again(stopped: Candidate, ca
     check = next(each for each in stopped.report["decision"]["checks"] if each["name"] == "never events")
     assert (check["passed"], check["detail"]) == (True, "none in 24 attempts, 1 that a person saw no harm in")
     assert AuditEntry.objects.filter(action="promotions.call_harmless").count() == 1
-    with pytest.raises(Refused, match="called it harmless already"):
+    with pytest.raises(Refused, match="already marked as harmless"):
         call_harmless(candidate=stopped, result=row.pk, actor=Actor(cast.approver), reason="again")
 
 
@@ -62,8 +62,8 @@ def test_who_launched_it_does_not_call_it_harmless_nor_without_a_reason(stopped:
     (row,) = never_events(stopped)
     other = stopped.version_eval.results.exclude(pk=row.pk)[0]
     for actor, result, reason, words in (
-        (cast.trainer, row.pk, "fine", "another approver must look at it"),
-        (cast.approver, row.pk, "  ", "say why there is no harm"),
+        (cast.trainer, row.pk, "fine", "another approver must review it"),
+        (cast.approver, row.pk, "  ", "explain why it is harmless"),
         (cast.approver, other.pk, "fine", "this is no never event"),
         (cast.approver, 0, "fine", "this is no never event"),
     ):
@@ -81,7 +81,7 @@ def test_the_page_shows_them_to_be_read(stopped: Candidate, cast: Cast, sign_in:
     place = reverse("promotions:candidate", args=["acme", stopped.pk])
     page = page_of(sign_in(cast.viewer).get(place))
     assert "Never events" in page
-    assert "not looked at" in page
+    assert "not reviewed" in page
     assert reverse("trajectories:detail", args=["acme", row.trajectory.trace_id]) in page  # type: ignore[union-attr]
     approver = sign_in(cast.approver)
     harmless = reverse("promotions:harmless", args=["acme", stopped.pk])

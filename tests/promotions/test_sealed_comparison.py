@@ -125,7 +125,7 @@ def test_an_eligible_candidate_waits_for_the_sealed_tasks_and_is_confirmed_by_th
 ) -> None:
     found = final(candidate)
     assert (found.state, found.tasks, found.sources, found.opening) == ("unopened", 12, 12, 1)
-    assert found.words.startswith("nobody has seen what any version does here; a true gain of ")
+    assert found.words.startswith("no version has used these tasks yet; a true gain of ")
     with pytest.raises(Refused, match="its sealed part is not asked"):
         approve(candidate, cast)
     assert not EvalRun.objects.filter(split=Split.SEALED).exists()
@@ -237,7 +237,7 @@ def test_a_failed_eval_goes_on_and_a_void_one_confirms_nothing(candidate: Candid
 
 def test_only_a_final_comparison_asks_sealed_tasks(build: Build, cast: Cast, task_set: TaskSet) -> None:
 
-    with pytest.raises(Refused, match="final comparison alone"):
+    with pytest.raises(Refused, match="only in a candidate's final comparison"):
         submit(
             key=uuid.uuid4(), version=build.version(), task_set=task_set, actor=Actor(cast.builder), split=Split.SEALED
         )
@@ -247,7 +247,7 @@ def test_evals_of_another_split_make_no_candidate(build: Build, cast: Cast, agen
     open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate)
     new, old = sealed_runs(candidate)
-    with pytest.raises(Refused, match="asked sealed tasks"):
+    with pytest.raises(Refused, match="ran sealed tasks"):
         propose(version_eval=new, baseline_eval=old, actor=Actor(cast.trainer))
 
 
@@ -262,7 +262,7 @@ def test_nobody_sees_single_attempts(
         note_look(new, Actor(cast.admin))
     page = sign_in(cast.admin)
     shown = page.get(reverse("evals:run", args=["acme", new.pk])).content.decode()
-    assert "nobody sees how tasks went" in shown
+    assert "results of single tasks are not kept" in shown
     task = new.task_set.members.filter(split=Split.SEALED)[0].task
     assert str(task) not in shown
     for name, args in (
@@ -272,9 +272,9 @@ def test_nobody_sees_single_attempts(
     ):
         assert page.get(reverse(name, args=["acme", *args])).status_code == 403
     compared = page.get(reverse("evals:compare", args=["acme", new.pk, old.pk])).content.decode()
-    assert "how they compare stands with the candidate" in compared
+    assert "the comparison is shown with the candidate" in compared
     assert client.get(f"/api/v1/evals/{new.pk}/results", headers=key("read")).json() == {
-        "detail": f"{new} asked sealed tasks: what came of them together stands with its candidate, and no more"
+        "detail": f"{new} ran sealed tasks: only the overall result is shown, with its candidate"
     }
     assert client.get(f"/api/v1/evals/{new.pk}/against/{old.pk}", headers=key("read")).status_code == 409
     solved = page.get(reverse("environments:task", args=["acme", task.environment.name, task.number])).content.decode()

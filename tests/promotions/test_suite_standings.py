@@ -113,7 +113,7 @@ def test_a_failed_run_goes_on_and_a_void_one_is_asked_anew(
     row = propose(**arms, actor=Actor(cast.trainer))
     new = ended(runs_of(golden, row.version))
     old = runs_of(golden, agent.live)
-    old.state, old.error = State.FAILED, "the server was away"
+    old.state, old.error = State.FAILED, "the server was down"
     old.save()
     assert states(row) == ["failed"]
     assert suite_standings.start(**arms, actor=Actor(cast.trainer)) == []

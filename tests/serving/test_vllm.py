@@ -133,7 +133,7 @@ def test_a_killed_workers_run_goes_on_and_makes_no_attempt_twice(
     assert not run.results.filter(score=None).exists()
     assert run.isolation["passed"]
     page = page_of(sign_in(build.cast.viewer).get(f"/p/acme/evals/{run.pk}/"))
-    assert "Adapters kept apart" in page
+    assert "Adapter isolation" in page
     assert loaded_adapters.name_of(run.version) in page
     assert loaded_adapters.name_of(other) in page
 

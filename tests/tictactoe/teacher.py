@@ -37,7 +37,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is said of every request."""
+        """No messages in these steps of every request."""
 
 
 @contextmanager

@@ -31,12 +31,12 @@ class PriceOut(Schema):
 
 
 class PriceIn(Body):
-    model: str = Field(description="its name, for its dated snapshots too, or the beginning of names and a *")
+    model: str = Field(description="its name, which also covers its dated snapshots, or the start of a name and a *")
     price_in: float = Field(description="dollars per million tokens")
     price_out: float
     price_cached: float | None = Field(None, description="of tokens from the provider's cache; as price_in when null")
-    valid_from: date | None = Field(None, description="the first day (UTC) of calls that it is for; all when null")
-    source: str = Field("", description="where it is from: an address, or words")
+    valid_from: date | None = Field(None, description="the first day (UTC) of calls it applies to; all when null")
+    source: str = Field("", description="its source: a URL, or a note")
 
 
 class ListedOut(Schema):
@@ -72,7 +72,7 @@ def listed_prices(request: HttpRequest) -> Any:
     return list(model_prices.listed())
 
 
-@router.post("/prices", auth=admin, response=PriceOut, summary="Name a model's price")
+@router.post("/prices", auth=admin, response=PriceOut, summary="Set a model's price")
 def set_price(request: HttpRequest, body: PriceIn) -> ModelPrice:
     """In place of the one of this name and day, if there is one. It holds for what comes in from now on."""
     asked = keyed(request)
@@ -90,7 +90,7 @@ def device_hour(request: HttpRequest) -> dict[str, Any]:
     return {"usd_per_hour": model_prices.hour_of(keyed(request).project.pk)}
 
 
-@router.put("/device-hour", auth=admin, response=HourOut, summary="Say what a device-hour costs")
+@router.put("/device-hour", auth=admin, response=HourOut, summary="Set the price of a device-hour")
 def set_device_hour(request: HttpRequest, body: HourIn) -> dict[str, Any]:
     asked = keyed(request)
     model_prices.set_hour(project=asked.project, actor=asked.actor, **body.dict())

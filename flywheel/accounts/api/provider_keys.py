@@ -26,8 +26,8 @@ class ProviderKeyOut(Schema):
 
 
 class ProviderKeyIn(Body):
-    base_url: str = Field(description="the one server that the key is sent to, such as https://api.openai.com/v1")
-    key: str = Field(description="the key itself; it is sealed, and nowhere to be had again")
+    base_url: str = Field(description="the only server that gets the key, for example https://api.openai.com/v1")
+    key: str = Field(description="the key itself; it is encrypted and cannot be read again")
 
 
 class TriedOut(Schema):
@@ -53,7 +53,7 @@ def enter_provider_key(request: HttpRequest, name: str, body: ProviderKeyIn) -> 
     )
 
 
-@router.post("/provider-keys/{name}/try", auth=admin, response=TriedOut, summary="Does the key open its server?")
+@router.post("/provider-keys/{name}/try", auth=admin, response=TriedOut, summary="Test a key with its server")
 def try_provider_key(request: HttpRequest, name: str) -> dict[str, Any]:
     return provider_connection.try_connection(one(_keys(request), name=name))._asdict()
 

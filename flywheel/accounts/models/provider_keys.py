@@ -44,8 +44,8 @@ class ProviderKey(models.Model):
             return _fernet().decrypt(self.sealed.encode()).decode()
         except InvalidToken:
             raise CannotUnseal(
-                f"{self.name} was stored under another secret_key than this FLYWHEEL_HOME's; an admin enters it again "
-                "under Settings › Models"
+                f"{self.name} was stored under a different secret_key; an admin must enter it again under Settings › "
+                f"Models"
             ) from None
 
 

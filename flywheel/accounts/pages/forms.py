@@ -16,7 +16,7 @@ ROLE_HELP = {
     Role.BUILDER: "and makes tasks, task sets, evals",
     Role.TRAINER: "and launches and stops training",
     Role.APPROVER: "labels; approves and rolls back promotions",
-    Role.ADMIN: "all of it but approving; members, keys",
+    Role.ADMIN: "all of it except approving; members, keys",
 }
 LIFETIMES = [("", "until it is revoked"), ("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "1 year")]
 
@@ -54,14 +54,14 @@ class Upstream(forms.Form):
         max_length=500,
         required=False,
         label="Address",
-        help_text="Of any OpenAI-compatible server, up to where /chat/completions begins. Empty ends it.",
+        help_text="Any OpenAI-compatible server, without /chat/completions. Clear to turn off.",
         widget=forms.TextInput(attrs={"placeholder": "https://api.openai.com/v1", "autocomplete": "off"}),
     )
     api_key_env = forms.CharField(
         max_length=100,
         required=False,
         label="Its key",
-        help_text="The name of a key under Settings › Models, or of an environment variable. Empty for none.",
+        help_text="Name of a key under Settings › Models, or of an environment variable. Leave empty for none.",
         widget=forms.TextInput(attrs={"placeholder": "OPENAI_API_KEY", "autocomplete": "off"}),
     )
 
@@ -69,7 +69,7 @@ class Upstream(forms.Form):
 class NewPrice(forms.Form):
     model = forms.CharField(
         max_length=200,
-        help_text="Its name, which stands for its dated snapshots too, or the beginning of names and a *.",
+        help_text="Its name, which also covers its dated snapshots, or the start of a name and a *.",
         widget=forms.TextInput(attrs={"placeholder": "gpt-5-mini", "autocomplete": "off", "spellcheck": "false"}),
     )
     price_in = forms.FloatField(min_value=0, max_value=DEAREST, label="Prompt", help_text="Dollars per million tokens.")
@@ -78,19 +78,19 @@ class NewPrice(forms.Form):
         max_value=DEAREST,
         required=False,
         label="Prompt, from the cache",
-        help_text="Empty where these cost the same.",
+        help_text="Leave empty if they cost the same.",
     )
     price_out = forms.FloatField(min_value=0, max_value=DEAREST, label="Answer")
     valid_from = forms.DateField(
         required=False,
         label="From",
-        help_text="The first day (UTC) of the calls it is for; empty for all.",
+        help_text="First day (UTC) it applies to. Leave empty for all.",
         widget=forms.DateInput(attrs={"type": "date"}),
     )
     source = forms.CharField(
         max_length=500,
         required=False,
-        help_text="Where you have it from: an address, or words.",
+        help_text="Source: a URL, or a note.",
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
 
@@ -99,7 +99,7 @@ class DeviceHour(forms.Form):
     usd_per_hour = forms.FloatField(
         required=False,
         label="Dollars per device-hour",
-        help_text="Empty for unknown; costs stay unknown then.",
+        help_text="Leave empty if unknown; costs then stay unknown.",
     )
     source = forms.CharField(max_length=500, required=False, widget=forms.TextInput(attrs={"autocomplete": "off"}))
 
@@ -107,19 +107,19 @@ class DeviceHour(forms.Form):
 class NewProviderKey(forms.Form):
     name = forms.CharField(
         max_length=100,
-        help_text="What endpoints and the gateway call it: capitals, ending in _API_KEY.",
+        help_text="Name used by endpoints and the gateway: capitals, ending in _API_KEY.",
         widget=forms.TextInput(attrs={"placeholder": "OPENAI_API_KEY", "autocomplete": "off"}),
     )
     base_url = forms.CharField(
         max_length=500,
         label="Server",
-        help_text="The only server that gets it, up to where /chat/completions begins.",
+        help_text="The only server that gets it, without /chat/completions.",
         widget=forms.TextInput(attrs={"placeholder": "https://api.openai.com/v1", "autocomplete": "off"}),
     )
     secret = forms.CharField(
         max_length=4_000,
         label="Key",
-        help_text="Encrypted here, and never shown again. Enter it anew to change it.",
+        help_text="Encrypted, and never shown again. Enter it again to change it.",
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
 

@@ -20,9 +20,7 @@ def prices(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with refusal_shown(form):
             row = model_prices.set_price(project=request.project, actor=request.actor, **form.cleaned_data)
-            messages.success(
-                request, f"{row.model} has its price for calls from now on. For past ones, derive costs again."
-            )
+            messages.success(request, f"{row.model} has this price from now on. For past calls, derive costs again.")
             return redirect("settings:prices", project=request.project.slug)
     return _page(request, form, _hour_form(request))
 
@@ -34,7 +32,7 @@ def set_device_hour(request: PageRequest) -> HttpResponse:
     if form.is_valid():
         with refusal_shown(form):
             model_prices.set_hour(project=request.project, actor=request.actor, **form.cleaned_data)
-            messages.success(request, "Saved. Evals reckon with it from their next attempts on.")
+            messages.success(request, "Saved. Evals use it from their next attempt on.")
             return redirect("settings:prices", project=request.project.slug)
     return _page(request, NewPrice(), form)
 
@@ -45,7 +43,7 @@ def end_price(request: PageRequest, pk: int) -> HttpResponse:
     row = get_object_or_404(ModelPrice, pk=pk, project=request.project)
     model_prices.remove_price(row=row, actor=request.actor)
     messages.success(
-        request, f"{row.model} has lost this price. Costs derived from it stay until you derive them again."
+        request, f"{row.model} no longer has this price. Costs derived from it stay until you derive them again."
     )
     return redirect("settings:prices", project=request.project.slug)
 

@@ -44,7 +44,7 @@ def profile(request: HttpRequest) -> HttpResponse:
             User.objects.filter(pk=user.pk).update(must_change_password=False)
             Actor(user).record(project=None, action="accounts.change_password", subject=user)
         update_session_auth_hash(request, user)
-        messages.success(request, "Your password is changed. Other browsers that were signed in are signed out.")
+        messages.success(request, "Password changed. Your other browsers are signed out.")
         return redirect("home" if user.must_change_password else "accounts:profile")
     memberships = user.memberships.select_related("project").order_by("project__name", "role")
     context = {"form": form, "memberships": memberships}

@@ -22,7 +22,7 @@ def provider_index(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with refusal_shown(form):
             key = provider_keys.enter(project=request.project, actor=request.actor, **form.cleaned_data)
-            messages.success(request, f"{key.name} is kept, and sent to {key.base_url} alone.")
+            messages.success(request, f"{key.name} saved. It is sent to {key.base_url} only.")
             return redirect("settings:providers", project=request.project.slug)
     return render(request, "accounts/providers.html", _context(request, form), status=422 if form.errors else 200)
 
@@ -43,7 +43,7 @@ def try_provider(request: PageRequest, pk: int) -> HttpResponse:
 def remove_provider(request: PageRequest, pk: int) -> HttpResponse:
     key = get_object_or_404(ProviderKey, pk=pk, project=request.project)
     provider_keys.remove(key=key, actor=request.actor)
-    messages.success(request, f"{key.name} is forgotten.")
+    messages.success(request, f"{key.name} removed.")
     return redirect("settings:providers", project=request.project.slug)
 
 

@@ -13,9 +13,9 @@ from flywheel.accounts.project_settings import redaction_policy
 from flywheel.core.redaction import PLACEHOLDER, BadRule, Mode
 
 MODES = {
-    Mode.SECRETS: "passwords, tokens, keys, cookies, private keys, JWTs, payment cards. What agents work with stays.",
-    Mode.STRICT: "also e-mail addresses, phone numbers, IBANs and social security numbers, wherever they stand.",
-    Mode.OFF: "everything is stored as it came.",
+    Mode.SECRETS: "passwords, tokens, keys, cookies, private keys, JWTs, payment cards. Other data stays.",
+    Mode.STRICT: "also e-mail addresses, phone numbers, IBANs and social security numbers, anywhere in the text.",
+    Mode.OFF: "everything is stored unchanged.",
 }
 EMPTY_ROWS = 2
 LONGEST_TRIAL = 20_000
@@ -36,7 +36,7 @@ def policy(request: PageRequest) -> HttpResponse:
             error = f"Nothing was changed: {refused}."
     if error:
         return render(request, "accounts/redaction.html", _context(request, mode, rules, error), status=422)
-    messages.success(request, "Traces are redacted like this from now on. What is stored already stays as it is.")
+    messages.success(request, "Saved. New traces are redacted like this; stored ones stay unchanged.")
     return redirect("settings:redaction", project=request.project.slug)
 
 

@@ -19,10 +19,10 @@ PROJECT = re.compile(r"/p/([-\w]+)/")
 
 def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """403: what may not be done here, and which roles may."""
-    reason = str(exception or "") or "Nothing was changed. An admin of the project can change your role under Settings."
+    reason = str(exception or "") or "Nothing was changed. A project admin can change your role under Settings."
     if getattr(request, "htmx", False):
         return HttpResponse(reason, content_type="text/plain; charset=utf-8", status=403)
-    title = "Your role does not include this" if isinstance(exception, Forbidden) else ""
+    title = "You don't have access" if isinstance(exception, Forbidden) else ""
     context = {"reason": reason, "title": title, **_offer(request, exception)}
     return render(request, "403.html", context, status=403)
 
@@ -66,4 +66,6 @@ def _offer(request: HttpRequest, exception: Exception | None) -> dict[str, Any]:
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403 for a form that this server did not give out, or that is older than the login."""
-    return forbidden(request, PermissionDenied("This form was not sent: it is older than your login. Reload the page."))
+    return forbidden(
+        request, PermissionDenied("This form is older than your login and was not submitted. Reload the page.")
+    )

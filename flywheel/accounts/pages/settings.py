@@ -44,7 +44,7 @@ def add_member(request: PageRequest) -> HttpResponse:
             if added.password:
                 request.session[SHOW_ONCE] = {"user": added.user.username, "password": added.password}
             else:
-                messages.success(request, f"{added.user} is a member now and signs in with their own password.")
+                messages.success(request, f"{added.user} is now a member and signs in with their existing password.")
             return redirect("settings:index", project=request.project.slug)
     if SHOW_ONCE in request.session:  # the same click twice: the first one's password still waits to be shown
         return redirect("settings:index", project=request.project.slug)
@@ -62,7 +62,7 @@ def set_roles(request: PageRequest, pk: int) -> HttpResponse:
     else:
         changed = members.set_roles(project=request.project, actor=request.actor, user=user, roles=roles)
         if changed:
-            messages.success(request, f"{user} {'is ' + ' and '.join(roles) if roles else 'is no member any more'}.")
+            messages.success(request, f"{user} {'is ' + ' and '.join(roles) if roles else 'is no longer a member'}.")
     if user == request.actor.user and Permission.ADMIN not in user.permissions(request.project):
         return redirect("home")
     return redirect("settings:index", project=request.project.slug)
@@ -73,7 +73,7 @@ def set_roles(request: PageRequest, pk: int) -> HttpResponse:
 def become_approver(request: PageRequest) -> HttpResponse:
     """Take the approver role where nobody has it, and go back to where that was offered."""
     members.become_approver(project=request.project, actor=request.actor)
-    messages.success(request, "You are an approver now: you can make versions live. The audit log has it.")
+    messages.success(request, "You are now an approver and can promote versions. This is in the audit log.")
     back = request.POST.get("next", "")
     is_ours = back.startswith(f"/p/{request.project.slug}/") and url_has_allowed_host_and_scheme(back, None)
     return redirect(back) if is_ours else redirect("settings:index", project=request.project.slug)
@@ -105,7 +105,7 @@ def make_key(request: PageRequest) -> HttpResponse:
 def revoke_key(request: PageRequest, pk: int) -> HttpResponse:
     key = get_object_or_404(ApiKey, pk=pk, project=request.project)
     if api_keys.revoke(key=key, actor=request.actor):
-        messages.success(request, f"The key {key.name} is revoked. Whoever still uses it gets 401 from now on.")
+        messages.success(request, f"The key {key.name} is revoked. Its users get 401 from now on.")
     return redirect("settings:keys", project=request.project.slug)
 
 
@@ -121,7 +121,7 @@ def gateway(request: PageRequest) -> HttpResponse:
             where = host_of(chosen["base_url"]) if chosen else ""
             messages.success(
                 request,
-                f"Model calls go to {where} from now on." if chosen else "The gateway has no upstream any more.",
+                f"Model calls go to {where} from now on." if chosen else "The gateway no longer has an upstream.",
             )
             return redirect("settings:gateway", project=request.project.slug)
     return render(request, "accounts/gateway.html", _gateway(request, form), status=422 if form.errors else 200)

@@ -41,18 +41,16 @@ def make(
     """
     name = name.strip()
     if not name or len(name) > 100:
-        raise Refused("a key needs a name of at most 100 characters: what uses it, so that it can be revoked")
+        raise Refused("a key needs a name of at most 100 characters, so that you know what you revoke")
     if not scopes:
         raise Refused(f"a key needs at least one scope: {', '.join(Scope.values)}")
     if days is not None and not 1 <= days <= 3650:
-        raise Refused("a key lives for 1 to 3650 days, or until it is revoked")
+        raise Refused("a key expires after 1 to 3650 days, or when revoked")
     may = actor.user.permissions(project)
     for scope in scopes:
         if scope in Scope.values and SCOPE_NEEDS[Scope(scope)] not in may:
             needed = Permission(SCOPE_NEEDS[Scope(scope)])
-            raise Refused(
-                f"{actor.user} may not {needed.label} here, so a key with the scope {scope!r} would do nothing"
-            )
+            raise Refused(f"{actor.user} can't {needed.label} here, so a key with the scope {scope!r} would do nothing")
     public = hashlib.sha256(form.bytes).hexdigest()[:12] if form else ""
     try:
         with transaction.atomic():

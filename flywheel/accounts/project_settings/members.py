@@ -49,11 +49,11 @@ def add(*, project: Project, actor: Actor, username: str, roles: Collection[str]
         try:
             UnicodeUsernameValidator()(username)
         except ValidationError:
-            raise Stale(f"{username!r} cannot be a username: letters, digits and @ . + - _ make one") from None
+            raise Stale(f"{username!r} cannot be a username: use letters, digits and @ . + - _") from None
         password = new_password()
         user = User.objects.create_user(username=username, password=password, must_change_password=True)
     elif user.memberships.filter(project=project).exists():
-        raise Stale(f"{user} is a member already; change the roles in the list")
+        raise Stale(f"{user} is already a member; change the roles in the list")
     for role in roles:
         Membership.objects.create(user=user, project=project, role=role)
     actor.record(project=project, action="accounts.add_member", subject=user, roles=roles, new_account=bool(password))
@@ -100,7 +100,7 @@ def become_approver(*, project: Project, actor: Actor) -> None:
     """Give an admin the approver role too, where nobody has it. Raises Stale."""
     Project.objects.select_for_update().get(pk=project.pk)
     if not approval_offer(project, actor.user):
-        raise Stale("an approver of this project is there already; they decide, or an admin changes roles in Settings")
+        raise Stale("this project already has an approver; ask them, or have an admin change roles in Settings")
     present = actor.user.memberships.filter(project=project).values_list("role", flat=True)
     set_roles(project=project, actor=actor, user=actor.user, roles=[*present, Role.APPROVER])
 

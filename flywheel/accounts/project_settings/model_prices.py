@@ -179,7 +179,7 @@ def set_price(
     own = ModelPrice.objects.filter(project=project, removed_at=None)
     before = own.filter(model=name, valid_from=valid_from).first()
     if before is None and own.count() >= MOST:
-        raise Refused(f"{MOST} prices are there already; remove some", field="model")
+        raise Refused(f"{MOST} prices are the maximum; remove some", field="model")
     if before is not None:
         if all(getattr(before, field) == value for field, value in {**prices, "source": source}.items()):
             return before
@@ -229,7 +229,9 @@ def set_hour(*, project: Project, actor: Actor, usd_per_hour: float | None, sour
 def _check(name: str, source: str) -> None:
     """Raises Refused."""
     if not name.removesuffix("*") or len(name) > 200 or "*" in name[:-1] or not name.isprintable():
-        problem = "is no model's name: 1 to 200 characters, a * only at its end, such as gpt-5-mini or llama-3*"
+        problem = (
+            "is not a model name: use 1 to 200 characters, with a * only at the end, for example gpt-5-mini or llama-3*"
+        )
         raise Refused(f"{name[:80]!r} {problem}", field="model")
     if len(source) > 500:
         raise Refused("is longer than 500 characters", field="source")

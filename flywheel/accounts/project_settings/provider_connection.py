@@ -32,9 +32,9 @@ def try_connection(key: ProviderKey) -> Tried:
         return Tried(False, f"no answer from {key.base_url}: {error or type(error).__name__}")
     status, shown = reply.status, content[:SHOWN].decode(errors="replace")
     if status in (401, 403):
-        return Tried(False, f"the server does not take this key ({status}): {shown}")
+        return Tried(False, f"the server rejects this key ({status}): {shown}")
     if 300 <= status < 400:
-        return Tried(False, f"the server sends on to another address ({status}); enter that one")
+        return Tried(False, f"the server redirects to another address ({status}); enter that one")
     if status == 404:
         return Tried(False, "the server has no list of models at this address; most addresses end in /v1")
     if status != 200:
@@ -42,5 +42,5 @@ def try_connection(key: ProviderKey) -> Tried:
     try:
         names = [row["id"] for row in json.loads(content)["data"]]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Tried(False, f"this is no OpenAI-compatible server; it answered: {shown}")
-    return Tried(True, f"{len(names)} models answer to this key")
+        return Tried(False, f"not an OpenAI-compatible server; it answered: {shown}")
+    return Tried(True, f"{len(names)} models are available with this key")

@@ -31,13 +31,13 @@ def enter(*, project: Project, actor: Actor, name: str, base_url: str, secret: s
     address, name, secret = check_address(base_url), name.strip(), secret.strip()
     if not KEY_NAME.fullmatch(name):
         raise Refused(
-            f"{name[:80]!r} is no name for a key: capitals, digits and _, ending in _API_KEY, such as OPENAI_API_KEY",
+            f"{name[:80]!r} is not a valid key name: use capitals, digits and _, ending in _API_KEY",
             field="name",
         )
     parts = urlsplit(address)
     if parts.scheme != "https" and parts.port is None and not key_hosts.is_loopback(parts.hostname or ""):
         raise Refused(
-            "over http whoever sees the traffic sees the key; name the port if you mean it, or use https",
+            "over http, anyone who can see the traffic can read the key; add the port if you mean it, or use https",
             field="base_url",
         )
     if not secret or len(secret) > LONGEST or not (secret.isascii() and secret.isprintable()) or " " in secret:
@@ -79,11 +79,11 @@ def secret_for(project_id: int, variable: str, base_url: str) -> str:
         raise NoKey(problem)
     found = key_of(variable)
     if not (found.isascii() and found.isprintable()):
-        raise NoKey(f"the environment variable {variable} holds what no header can carry")
+        raise NoKey(f"the environment variable {variable} holds characters that no header can carry")
     if not found:
         raise NoKey(
-            f"there is no key {variable}: an admin enters it under Settings › Models, or the operator sets the "
-            "environment variable of this name for web and worker"
+            f"there is no key {variable}: have an admin enter it under Settings › Models, or the operator set this "
+            f"environment variable for web and worker"
         )
     return found
 
@@ -103,7 +103,7 @@ def _elsewhere(key: ProviderKey, base_url: str) -> str:
     wanted, there = _origin(key.base_url), _origin(base_url)
     if there == wanted:
         return ""
-    return f"{key.name} was entered for {host_of(key.base_url)}; it is not sent to {base_url[:200]!r}"
+    return f"{key.name} is for {host_of(key.base_url)}; it is not sent to {base_url[:200]!r}"
 
 
 def _origin(base_url: str) -> tuple[str, str | None, int | None] | None:

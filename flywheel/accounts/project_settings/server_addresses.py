@@ -22,15 +22,13 @@ def check_address(base_url: str) -> str:
         host = None
     is_plain = address.isascii() and address.isprintable()
     if not host or parts.scheme not in ("http", "https") or not is_plain or not is_host(host):
-        raise Refused("this is not the address of a server, such as https://api.openai.com/v1", field="base_url")
+        raise Refused("expected the address of a server, for example https://api.openai.com/v1", field="base_url")
     if " " in address or parts.username is not None or parts.query or parts.fragment:
         raise Refused(
             "leave out logins, spaces, ? and #: the address ends where /chat/completions begins", field="base_url"
         )
     if is_metadata(host):
-        raise Refused(
-            f"{host} is where a cloud keeps its machines' credentials; no model lives there", field="base_url"
-        )
+        raise Refused(f"{host} is a cloud's address for machine credentials; no model runs there", field="base_url")
     return address
 
 

@@ -146,7 +146,7 @@ def new_version(request: PageRequest, name: str) -> HttpResponse:
                 agent=found, actor=request.actor, content=form.content(), parent=like, note=form.cleaned_data["note"]
             )
             if not is_new:
-                messages.info(request, f"Version {made.number} has exactly this content; no new version was made.")
+                messages.info(request, f"Version {made.number} already has this content; no new version was created.")
             return redirect("agents:version", request.project.slug, found.name, made.number)
     return _version_form(request, found, like, form, status=422)
 

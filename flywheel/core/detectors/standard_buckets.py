@@ -6,12 +6,13 @@ Detectors (`flywheel.core.detectors`) only propose. A loop or an ignored tool er
 must change is the agent's planning, or that it finishes what it began, and buckets are named for what must change.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flywheel.core.detectors import DETECTORS, Context, Detector, Proposal, detect
 
-__all__ = ["BUCKETS", "DETECTORS", "Bucket", "Context", "Detector", "Proposal", "detect", "name_of"]
+__all__ = ["BUCKETS", "DETECTORS", "Bucket", "Context", "Detector", "Proposal", "detect", "keys_named", "name_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,17 @@ class Bucket:
 def name_of(key: str, known: Mapping[str, Bucket]) -> str:
     """In running text: `wrong tool`. A bucket that is not known shows its key."""
     return known[key].label.lower() if key in known else key.replace("_", " ")
+
+
+def keys_named(text: str, known: Mapping[str, Bucket]) -> list[str]:
+    """The keys of the buckets that are called so, by key or by label: `Invented tool`, `invented_tool`. The text itself
+    where none is."""
+    named = [key for key, bucket in known.items() if _written(text) in (key, _written(bucket.label))]
+    return named or [text]
+
+
+def _written(label: str) -> str:
+    return "_".join(re.findall(r"\w+", label.lower()))
 
 
 BUCKETS: dict[str, Bucket] = {

@@ -70,7 +70,7 @@ def always(text: str) -> Say:
 
 class Environment(Protocol):
     max_turns: int
-    """How often the policy speaks at most."""
+    """Maximum number of policy turns."""
     token_limit: int | None
     """How many tokens the policy may write in an episode, all its answers together; None where nothing limits them."""
     tools: list[dict[str, Any]]

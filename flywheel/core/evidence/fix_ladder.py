@@ -24,7 +24,7 @@ LADDER: tuple[Fix, ...] = ("prompt", "tool_change", "retrieval", "sft", "dpo", "
 LABELS: dict[Fix, str] = {
     "prompt": "Change the prompt",
     "tool_change": "Change the tools",
-    "retrieval": "Mend retrieval",
+    "retrieval": "Fix retrieval",
     "sft": "SFT on corrected actions",
     "dpo": "DPO on pass/fail pairs",
     "rlvr": "RLVR (GRPO family)",
@@ -207,7 +207,7 @@ def _prompt(evidence: Evidence) -> Recommendation:
         blocked = ""
         why.append("A hosted model is changed by its prompt, tools and examples first.")
     elif not format_fails:
-        blocked = "Broken format is not what fails most."
+        blocked = "Formatting is not the main failure."
     elif able is None:
         blocked = _needs_baseline("pass@k says whether the model is able at all")
     elif able < ABLE:

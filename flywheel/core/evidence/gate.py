@@ -302,7 +302,7 @@ def _validity(policy: Policy, evidence: Evidence) -> list[Check]:
 
 
 def _valid(name: str, passed: bool, fault: str) -> Check:
-    return Check(name, passed, "as it should be" if passed else fault)
+    return Check(name, passed, "OK" if passed else fault)
 
 
 def _uncontaminated(evidence: Evidence) -> Check:
@@ -389,7 +389,7 @@ def _gain(policy: Policy, before: Sequence[Row], after: Sequence[Row], seed: int
     elif above(gain, 0.0) and policy.delta_min:
         detail = f"a rise of more than {100 * policy.delta_min:.1f} points is not shown"
     else:
-        detail = "chance alone could explain it"
+        detail = "not statistically significant"
     if alpha != policy.alpha:
         detail += f", at {100 * alpha:.2g}% error"
     return Check("success", passed, detail, gain.mean, gain.low, harm, alpha=alpha)

@@ -58,7 +58,7 @@ class TakenOut(Schema):
     made: int
     """New tasks; those that would be made, in a preview."""
     there: int
-    """Those that are here already."""
+    """Those that already exist."""
     unproved: int
     waiting: int
     """Of the unproved, those that a worker is to prove."""

@@ -23,7 +23,7 @@ class GenerateIn(Body):
     count: int
     """From 1 to 2000."""
     seed: int = 1
-    """The same seed makes the same tasks; those that are there already are not made again."""
+    """The same seed makes the same tasks; existing ones are not created again."""
     options: dict[str, float] = {}
     """As the kind knows them: `low` and `high` of `tictactoe`."""
     key: uuid.UUID | None = None

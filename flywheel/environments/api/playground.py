@@ -167,7 +167,7 @@ def ask_for_move(request: HttpRequest, play: int, wanted: AskIn) -> Status[Play]
 
 @router.post("/plays/{play}/take-back", response=PlayOut, auth=Key(Scope.BUILD))
 def take_move_back(request: HttpRequest, play: int, wanted: AtIn) -> Play:
-    """Take the last move back, with what was answered to it."""
+    """Undo the last move, with what was answered to it."""
     episode_moves.take_back(play=get_play(request, play), at=wanted.at)
     return get_play(request, play)
 

@@ -147,7 +147,7 @@ def list_task_set_openings(request: HttpRequest, name: str, version: int, query:
 
 @router.get("/task-sets/{name}/{int:version}/power", response=TaskSetPowerOut, auth=Key(Scope.READ))
 def get_task_set_power(request: HttpRequest, name: str, version: int) -> SetPower:
-    """Plan what the set can show by the project's gate policy, before anything is run; say what is assumed."""
+    """Plan what the set can show by the project's gate policy, before running anything; say what is assumed."""
     found = set_power(get_task_set(request, name, version))
     if found is None:
         raise Refused("this set has no held-out tasks, so nothing can be shown by it")

@@ -139,7 +139,7 @@ def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
     failures = Failure.objects.filter(project=keyed(request).project, current=True).select_related("trajectory")
     failure = failures.filter(trajectory__trace_id=wanted.trace_id).first()
     if failure is None:
-        raise Missing(f"nobody decided about a trajectory {wanted.trace_id[:64]!r} in this project")
+        raise Missing(f"no decision on a trajectory {wanted.trace_id[:64]!r} in this project")
     environment = find_environment(request, name)
     task, is_new = recorded_tasks.task_from(failure=failure, environment=environment, actor=keyed(request).actor)
     return Status(201 if is_new else 200, task)

@@ -37,7 +37,7 @@ class EvalImport:
     """A template of what the user asks, such as `{{item.question}}`; empty to take it from the run or the items."""
     held_out_share: float = 0.4
     is_partial: bool = False
-    """Go on without the graders that cannot be taken."""
+    """Continue without the unsupported graders."""
 
 
 @dataclass(frozen=True, slots=True)

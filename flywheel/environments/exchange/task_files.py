@@ -63,7 +63,7 @@ class Taken:
     lines: list[int] = field(default_factory=list)
     """Of each new task."""
     there: int = 0
-    """Those that are here already."""
+    """Those that already exist."""
     unproved: int = 0
     waiting: int = 0
     """Of the unproved, those that a worker is to prove."""

@@ -9,7 +9,7 @@ from flywheel.agents.models import Agent
 
 
 class Environment(models.Model):
-    """Where tasks live. What it is made of is in its versions."""
+    """Where tasks live. Its content is in its versions."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="environments")
     name = models.SlugField(max_length=100)

@@ -19,7 +19,7 @@ class Split(models.TextChoices):
     TRAIN = "train"
     HELD_OUT = "held_out", "held-out"
     SEALED = "sealed", "sealed"
-    """Held out, and looked at by nobody: only a candidate's final comparison asks it."""
+    """Held out, and not opened: only a candidate's final comparison asks it."""
     SET_ASIDE = "set_aside", "set aside"
     """Used for neither: its slice is reserved for measuring, but its cluster is trained on."""
 
@@ -40,7 +40,7 @@ class Generation(Job):
     origin = models.ForeignKey("Task", on_delete=models.RESTRICT, null=True, blank=True, related_name="variations")
     """The task whose variants these are; None for tasks that the kind itself makes."""
     made = models.PositiveIntegerField(default=0)
-    """Of those that are done; the others were there already."""
+    """Of those that are done; the others already exist."""
 
     cancel_entry = "environments.stop_generation"
     resume_entry = "environments.resume_generation"

@@ -1,4 +1,4 @@
-"""Plan what a frozen set can show by its project's gate policy, before anything is run; see `core.evidence.gate_power`.
+"""Plan what a frozen set can show by its project's gate policy, before running it; see `core.evidence.gate_power`.
 
 What its baseline is like is read off an eval of it: the newest of the version that is meant (the live one where none
 is), else the newest of any; where there is none yet, planning defaults stand and the plan says so.

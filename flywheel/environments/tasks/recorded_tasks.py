@@ -118,7 +118,7 @@ def content_from(
     """The content of a decision's task in an environment of this kind, or in this `world`, and the agent's recorded
     answer. Nothing is written. Raises Refused, saying what is missing; what needs no look at the steps comes first."""
     if failure.is_failure and not failure.corrected:
-        raise Refused("this failure has no corrected action: write what should have happened (key c) first")
+        raise Refused("this failure has no corrected action: write the corrected action (key c) first")
     source = failure.trajectory
     state = source.metadata.get("state") or {}
     if not isinstance(state, dict):
@@ -190,9 +190,9 @@ def _prompt(trace: Trace) -> str:
     """Return the user's request. A kind with one turn has room for one."""
     asked = [message.content for message in trace.conversation() if message.role == "user" and message.content.strip()]
     if not asked:
-        raise Refused("this trajectory has no request by a user to make a task of")
+        raise Refused("this trajectory has no user request to make a task from")
     if len(asked) > 1:
-        raise Refused(f"this trajectory has {len(asked)} requests; a task of kind tool_call has one")
+        raise Refused(f"this trajectory has {len(asked)} requests; tool_call tasks have one. Use a replay environment")
     return asked[0]
 
 
@@ -214,8 +214,8 @@ def _refuse_middle(before: Sequence[Message]) -> None:
     acted = next((message for message in before if _called(message)), None)
     if acted is not None:
         raise Refused(
-            f"the agent had called {_called(acted)[:100]} by then, and a task of kind tool_call, which begins with the "
-            "request, cannot tell what came back; mark the step that answers the request, if that is what went wrong"
+            f"this failure happens after a call of {_called(acted)[:100]}, and this environment only tests the first "
+            f"call; mark the first call if it is wrong, or use a replay environment"
         )
 
 

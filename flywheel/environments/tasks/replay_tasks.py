@@ -72,7 +72,7 @@ def items_of(corrected: Mapping[str, Any]) -> list[dict[str, Any]]:
     if "ask" in corrected:
         return [{"type": "question", "text": str(corrected["ask"])}]
     if not words:
-        raise Refused("the corrected action names no call and no words: write what should have happened (key c) first")
+        raise Refused("the corrected action names no call and no words: write the corrected action (key c) first")
     return words
 
 
@@ -90,7 +90,7 @@ def wanted_in(failure: Failure, answer: Message | None) -> list[dict[str, Any]]:
         raise Refused("no step is marked and the agent said nothing: mark the step where it should have acted")
     wanted = items_of(failure.corrected)
     if answer is not None and _is_recorded(wanted, answer):
-        raise Refused("the correction changes nothing: it is what the agent did at the marked step")
+        raise Refused("the correction equals what the agent did at the marked step")
     return wanted
 
 

@@ -12,7 +12,7 @@ from flywheel.environments.models import Task
 def retire(*, task: Task, actor: Actor, reason: str) -> Task:
     """Keep the task out of every future task set; frozen sets keep it. Raises Refused without a reason."""
     if not reason.strip():
-        raise Refused("say why this task should not be used any more", field="reason")
+        raise Refused("enter the reason why this task should no longer be used", field="reason")
     if Task.objects.filter(pk=task.pk, retired_at=None).update(retired_at=timezone.now()):
         subject = f"{task.environment.name}/{task}"
         actor.record(project=task.project, action="environments.retire", subject=subject, reason=reason.strip())

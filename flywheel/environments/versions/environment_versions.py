@@ -57,7 +57,7 @@ def environment(
         },
     )
     if not is_new:
-        raise Refused(f"there is an environment {name!r} already", field="name")
+        raise Refused(f"an environment {name!r} already exists", field="name")
     actor.record(project=project, action="environments.create", subject=name)
     environment_version(environment=made, actor=actor, config=config, verifier=verifier)
     return made

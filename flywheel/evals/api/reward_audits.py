@@ -183,7 +183,7 @@ def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem
     audit = get_reward_audit(request, audit_id)
     item = verbs.undo(audit=audit, actor=keyed(request).actor)
     if item is None:
-        raise Stale("there is nothing to take back")
+        raise Stale("nothing to undo")
     return _items(audit).get(pk=item.pk)
 
 

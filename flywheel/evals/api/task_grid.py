@@ -54,7 +54,7 @@ class CellOut(Schema):
     scored: int
     passed: int
     disputed: bool = Field(alias="is_disputed")
-    """People's word on an attempt is another than the verifier's."""
+    """Reviewers disagree with the verifier."""
 
 
 class LineOut(Schema):

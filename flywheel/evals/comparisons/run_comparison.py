@@ -45,10 +45,10 @@ def comparison(candidate: EvalRun, baseline: EvalRun) -> dict[str, Any]:
 def check(candidate: EvalRun, baseline: EvalRun) -> None:
     """Raise CannotCompare unless both have ended well, attempted tasks of one environment, and were kept apart."""
     if candidate.pk == baseline.pk:
-        raise CannotCompare("choose two runs; this is one")
+        raise CannotCompare("choose two different runs")
     for run in (candidate, baseline):
         if run.split == Split.SEALED:
-            raise CannotCompare(f"{run} asked sealed tasks: how they compare stands with the candidate")
+            raise CannotCompare(f"{run} ran sealed tasks: the comparison is shown with the candidate")
         if run.state != State.SUCCEEDED:
             because = f" ({run.error})" if run.error_kind == "isolation" else ""
             raise CannotCompare(f"eval {run.pk} is {run.state}; both must have succeeded{because}")

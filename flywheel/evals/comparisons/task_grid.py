@@ -21,7 +21,7 @@ SHOW: Final = {
     "all": "All tasks",
     "failures": "With a failure",
     "differ": "Versions differ",
-    "disputed": "People disagree with the verifier",
+    "disputed": "Reviewers disagree with the verifier",
 }
 SPLITS: Final = {split.value: str(split.label) for split in (Split.HELD_OUT, Split.TRAIN)}
 _LARGE: Final = ("summary", "judges", "isolation", "version__system_prompt", "version__tools")
@@ -69,7 +69,7 @@ def choose(runs: Sequence[EvalRun], wanted: Sequence[str]) -> list[EvalRun]:
         raise Refused(f"{unknown[0][:100]!r} has no eval here that succeeded; {known}", field="version")
     names = dict.fromkeys(wanted)
     if len(names) > MOST:
-        raise Refused(f"{len(names)} are too many side by side; {MOST} are the most", field="version")
+        raise Refused(f"{len(names)} are too many; at most {MOST} fit side by side", field="version")
     chosen = [by_name[name] for name in names] or list(runs[:MOST])
     return sorted(chosen, key=lambda run: run.version_id)
 

@@ -146,7 +146,7 @@ def _charts(
 ) -> list[dict[str, Any]]:
     rates = [
         Whisker(
-            f"{row['label']} (less is better)" if row["less_is_better"] else row["label"],
+            f"{row['label']} (lower is better)" if row["less_is_better"] else row["label"],
             row["difference"],
             margins.get(row["key"]),
         )
@@ -158,7 +158,7 @@ def _charts(
         for one in comparison["slices"]
     ]
     drawn = [_forest("By metric", f"metrics-{candidate.pk}", rates)]
-    return [*drawn, _forest("Success by bucket", f"buckets-{candidate.pk}", buckets)] if buckets else drawn
+    return [*drawn, _forest("Success by category", f"buckets-{candidate.pk}", buckets)] if buckets else drawn
 
 
 def _forest(title: str, key: str, rows: Sequence[Whisker]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def start(request: PageRequest, pk: int) -> HttpResponse:
     versions = EnvironmentVersion.objects.filter(environment=run.task_set.environment_version.environment)
     version = versions.filter(number=number(wanted) or 0).first()
     if version is None:
-        messages.error(request, f"Nothing was judged. Version {wanted[:20]!r} is unknown.")
+        messages.error(request, f"Nothing was scored. Version {wanted[:20]!r} is unknown.")
         return redirect("evals:run", request.project.slug, pk)
     key = form_key(request.POST.get("key", ""))
     job, _ = run_rescores.submit(run=run, version=version, actor=request.actor, key=key)

@@ -110,9 +110,9 @@ def judge(request: PageRequest, audit: int, place: int) -> HttpResponse:
         if not audit_lifecycle.judge(
             item=item, actor=request.actor, answer=request.POST.get("answer", ""), note=request.POST.get("note", "")
         ):
-            notice = f"Output {place} was judged by somebody else meanwhile; nothing was changed."
+            notice = f"Output {place} was judged by someone else in the meantime; nothing was changed."
     except Refused as error:
-        return _desk(request, found, place=place, notice=f"Nothing was kept: {error.problem}.")
+        return _desk(request, found, place=place, notice=f"Not saved: {error.problem}.")
     return _desk(request, found, after=place, notice=notice)
 
 
@@ -121,7 +121,7 @@ def judge(request: PageRequest, audit: int, place: int) -> HttpResponse:
 def undo(request: PageRequest, audit: int) -> HttpResponse:
     found = _audit(request, audit)
     item = audit_lifecycle.undo(audit=found, actor=request.actor)
-    notice = "" if item else "You have judged nothing here that could be taken back."
+    notice = "" if item else "You have no judgement to undo here."
     return _desk(request, found, place=item.place if item else 0, notice=notice)
 
 

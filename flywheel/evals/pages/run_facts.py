@@ -51,8 +51,8 @@ def _of_k(run: EvalRun) -> list[dict[str, Any]]:
     if run.samples < 2 or not estimates:
         return []
     told = {
-        "any": (f"pass@{run.samples}", f"at least one of {run.samples} attempts", "What the version can do"),
-        "all": (f"pass^{run.samples}", f"every one of {run.samples} attempts", "How far one can rely on it"),
+        "any": (f"pass@{run.samples}", f"at least one of {run.samples} attempts", "Capability"),
+        "all": (f"pass^{run.samples}", f"every one of {run.samples} attempts", "Reliability"),
     }
     return [
         {"label": label, "note": note, "description": words, "kind": "percent", "estimate": estimates[key]}

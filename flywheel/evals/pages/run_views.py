@@ -128,7 +128,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "tiles": run_facts.tiles(found),
         "familiar": run_facts.familiar(found),
         "origins": run_facts.origins(found),
-        "buckets": None if is_sealed else run_facts.slices_chart(found, "buckets", "Success by bucket"),
+        "buckets": None if is_sealed else run_facts.slices_chart(found, "buckets", "Success by category"),
         "slices": None if is_sealed else run_facts.slices_chart(found, "slices", "Success by wording"),
         "matrix": run_table.matrix(found, request.GET) if found.done and not is_sealed else None,
         "choices": run_table.SHOW,
@@ -171,7 +171,7 @@ def pair(request: PageRequest) -> HttpResponse:
     """From two ticked runs to their comparison: the newer one against the older."""
     chosen = sorted({pk for text in request.GET.getlist("id") if (pk := key(text))})
     if len(chosen) != 2:
-        messages.warning(request, f"Tick exactly two runs to compare them; {len(chosen)} were ticked.")
+        messages.warning(request, f"Select exactly two runs to compare; {len(chosen)} were selected.")
         return redirect("evals:index", request.project.slug)
     return redirect("evals:compare", request.project.slug, chosen[1], chosen[0])
 

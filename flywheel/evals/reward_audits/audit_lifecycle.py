@@ -114,7 +114,7 @@ def judge(*, item: RewardAuditItem, actor: Actor, answer: str, note: str = "") -
 
 @transaction.atomic
 def undo(*, audit: RewardAudit, actor: Actor) -> RewardAuditItem | None:
-    """Take back what the person said last; the item waits again. None when there is nothing to take back."""
+    """Take back what the person said last; the item waits again. None when there is nothing to undo."""
     _lock(audit)
     last = audit.items.filter(judged_by=actor.user, audit__finished_at=None).order_by("-judged_at").first()
     if last is not None:
@@ -160,7 +160,7 @@ def finish(*, audit: RewardAudit, actor: Actor) -> RewardAudit:
 def override(*, judged: Judged, actor: Actor, reason: str) -> AuditOverride:
     """Leave to train on a reward that is not green, kept with every run that makes use of it. Raises Refused."""
     if not reason.strip():
-        raise Refused("say why; it is kept with every run that is launched by it", field="reason")
+        raise Refused("give a reason; it is kept with every run that uses it", field="reason")
     with transaction.atomic():
         made = AuditOverride.objects.create(
             project=judged.version.agent.project,

@@ -73,11 +73,11 @@ def standing(judged: Judged) -> Standing:
         return Standing("stale", f"{done} is green by an older rule. Audit again: what was judged counts", done)
     if other := _green_elsewhere(judged):
         return Standing("stale", f"{other} is green, but not for this: {_differs(Judged.of(other.run), judged)}", other)
-    return Standing("none", "nobody has compared this verifier's verdicts with a person's yet")
+    return Standing("none", "this verifier has not been audited yet")
 
 
 def audits_of(judged: Judged) -> QuerySet[RewardAudit]:
-    """Audits of exactly this, newest first."""
+    """Audits of these versions, newest first."""
     return RewardAudit.objects.filter(
         run__version=judged.version,
         run__task_set__environment_version=judged.environment_version,
@@ -123,9 +123,9 @@ def audit_sentence(audit: RewardAudit) -> str:
     agreement = found["agreement"]
     bound = found["false_passes"]["high"]
     return (
-        f"people agree with the verifier on {percent(agreement['mean'])} of {agreement['n']} outputs "
-        f"({percent(agreement['low'])} to {percent(agreement['high'])}), and at most {percent(bound)} of what it "
-        "passes is wrong"
+        f"reviewers agree with the verifier on {percent(agreement['mean'])} of {agreement['n']} outputs "
+        f"({percent(agreement['low'])} to {percent(agreement['high'])}), and at most {percent(bound)} of its passes "
+        "are wrong"
     )
 
 

@@ -31,4 +31,4 @@ def note_looks(runs: Iterable[EvalRun], actor: Actor) -> None:
 def refuse_sealed(run: EvalRun) -> None:
     """Raise Sealed for a run whose single attempts are for nobody's eyes."""
     if run.split == Split.SEALED:
-        raise Sealed(f"{run} asked sealed tasks: what came of them together stands with its candidate, and no more")
+        raise Sealed(f"{run} ran sealed tasks: only the overall result is shown, with its candidate")

@@ -29,7 +29,7 @@ MOST: Final = 10**12
 def check(value: Mapping[str, Any], version: Version, environment: EnvironmentVersion) -> dict[str, float]:
     """The limits that are set. Raises Refused."""
     if unknown := sorted(set(value) - set(UNITS)):
-        raise Refused(f"is unknown, {', '.join(UNITS)} are known", field=f"budget.{unknown[0]}")
+        raise Refused(f"is unknown; use one of {', '.join(UNITS)}", field=f"budget.{unknown[0]}")
     found: dict[str, float] = {}
     for name, limit in value.items():
         if limit is None:
@@ -40,8 +40,8 @@ def check(value: Mapping[str, Any], version: Version, environment: EnvironmentVe
             raise Refused(f"{limit!r} is not a {'whole ' if is_whole else ''}number above 0", field=f"budget.{name}")
         found[name] = UNITS[name](limit)
     if "usd" in found and not _is_priced(version):
-        where = "name its price under Settings › Prices"
-        problem = f"{version} has no price, so nobody knows what it costs; {where}, or limit tokens or minutes"
+        where = "set its price under Settings › Prices"
+        problem = f"{version} has no price, so its cost is unknown; {where}, or limit tokens or minutes"
         raise Refused(problem, field="budget.usd")
     unpriced = judge_endpoints.unpriced(version.agent.project, environment.config, environment.verifier)
     if "usd" in found and unpriced:

@@ -74,7 +74,7 @@ def submit(
     if version.agent.project_id != task_set.project_id:
         raise Refused(f"{version} belongs to another project than {task_set}", field="version")
     if split == Split.SEALED and not is_final:
-        raise Refused("sealed tasks are asked by a candidate's final comparison alone, from its page", field="split")
+        raise Refused("sealed tasks run only in a candidate's final comparison, from its page", field="split")
     if split not in (Split.TRAIN, *MEASURED):
         raise Refused(f"{split!r} is unknown; use {Split.TRAIN} or {Split.HELD_OUT}", field="split")
     if not 1 <= settings.samples <= MAX_SAMPLES:

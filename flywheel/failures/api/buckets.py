@@ -103,7 +103,7 @@ def get_bucket(request: HttpRequest, key: str) -> dict[str, Any]:
     """One bucket."""
     row = next((row for row in list_buckets(request) if row["key"] == key), None)
     if row is None:
-        raise Missing(f"there is no bucket {key[:64]!r}")
+        raise Missing(f"there is no category {key[:64]!r}")
     return row
 
 
@@ -113,7 +113,7 @@ def change_bucket(request: HttpRequest, key: str, wanted: ChangeIn) -> dict[str,
     row = keyed(request).project.buckets.filter(key=key).first()
     if row is None:
         known = key in bucket_definitions.every(keyed(request).project)
-        raise Missing(f"{key[:64]!r} is {'built in' if known else 'no bucket'}")
+        raise Missing(f"{key[:64]!r} is {'built in' if known else 'not a category'}")
     actor, content = keyed(request).actor, wanted.model_dump(exclude={"archived"})
     bucket_definitions.change(bucket=row, wanted=bucket_definitions.Wanted(**content), actor=actor)
     bucket_definitions.archive(bucket=row, is_archived=wanted.archived, actor=actor)

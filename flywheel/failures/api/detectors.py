@@ -28,7 +28,7 @@ LISTED = 200
 
 class RatesOut(Schema):
     precision: EstimateOut
-    """Of the decided trajectories for which it proposed: filed in its bucket, or in a kind of it."""
+    """Share of its decided proposals filed in its category, or in a kind of it."""
     is_failure: EstimateOut
     """Of the same: filed in any bucket."""
     recall: EstimateOut
@@ -73,7 +73,7 @@ class OneDetectorOut(DetectorOut):
     wrong: list[DisagreedOut]
     """It proposed and people said otherwise: the newest, at most 200."""
     missed: list[DisagreedOut]
-    """In its bucket, and it proposed nothing."""
+    """In its category, without a proposal."""
 
 
 class DetectorIn(Body):

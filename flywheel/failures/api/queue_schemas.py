@@ -22,7 +22,7 @@ class QueueIn(Body):
     percent: float | None = None
     """Of `sample`: how much of the traffic."""
     needed: int = 1
-    """Reviewers an item; two or more are blind to each other, and more than half of them have to agree."""
+    """Reviewers per item; two or more are blind to each other, and more than half of them have to agree."""
     assignees: list[str] = []
     """Usernames; empty for everyone who may label."""
     minutes: int = 15

@@ -72,7 +72,7 @@ def delete_clustering(request: HttpRequest, pk: int) -> Status[None]:
 
 @router.get("/clusterings/{pk}/clusters", response=page_of(ClusterOut), auth=Key(Scope.READ))
 def list_clusters(request: HttpRequest, pk: int, query: Query[PageQuery]) -> dict[str, Any]:
-    """Its clusters, the largest first, and those that are like no other."""
+    """Its clusters, the largest first, and the unclustered ones."""
     return paginate(get_clustering(request, pk).clusters.select_related("medoid"), query, keys=("size", "id"))
 
 

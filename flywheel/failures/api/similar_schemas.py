@@ -54,7 +54,7 @@ class ClusterOut(Schema):
     cohesion: float | None
     """Mean likeness of two members, between 0 and 1."""
     is_rest: bool
-    """Those that are like no other."""
+    """The unclustered ones."""
     medoid: TraceId | None
     """Trace id of the most typical member."""
 
@@ -102,7 +102,7 @@ class NameIn(Body):
 class ClusterMoveIn(Body):
     trace_ids: list[str]
     to: str
-    """`new` for a cluster of their own, `rest` for those that are like no other, or the id of a cluster."""
+    """`new` for a cluster of their own, `rest` for the unclustered ones, or the id of a cluster."""
 
 
 class ApartIn(Body):

@@ -24,7 +24,7 @@ PERIODS = (7, 14, 30, 90)
 class BucketCount:
     bucket: Bucket
     waiting: int = 0
-    """Proposed, and nobody decided yet."""
+    """Proposed, not decided yet."""
     confirmed: int = 0
     """Failures that people filed here."""
     tasks: int = 0

@@ -78,7 +78,7 @@ def archive(*, bucket: ProjectBucket, actor: Actor, is_archived: bool = True) ->
     if is_archived and (
         names := sorted(bucket.project.detector_settings.filter(bucket=bucket.key).values_list("detector", flat=True))
     ):
-        raise Refused(f"the detector {names[0]} proposes it; let it propose another one first", field="bucket")
+        raise Refused(f"the detector {names[0]} proposes it; choose another one for it first", field="bucket")
     if (stored.archived_at is not None) != is_archived:
         bucket.archived_at = timezone.now() if is_archived else None
         bucket.save()
@@ -100,7 +100,7 @@ def _save(bucket: ProjectBucket, actor: Actor, wanted: Wanted, action: str) -> P
             forget(bucket.project)
             _record(bucket, actor, action, **changed)
     except IntegrityError:
-        raise Refused("somebody defined another bucket with this name or key just now", field="label") from None
+        raise Refused("someone just defined a category with this name or key", field="label") from None
     return bucket
 
 
@@ -113,24 +113,22 @@ def _check(bucket: ProjectBucket, wanted: Wanted) -> None:
     if not label or len(label) > 60 or not label.isprintable():
         raise Refused("expected between 1 and 60 visible characters", field="label")
     if label.lower() in {other.label.lower() for other in others.values()}:
-        raise Refused(f"there is a bucket {label!r} already", field="label")
+        raise Refused(f"a category {label!r} already exists", field="label")
     if wanted.parent not in BUCKETS:
-        raise Refused(f"{wanted.parent!r} is no built-in bucket, expected one of {', '.join(BUCKETS)}", field="parent")
+        raise Refused(f"{wanted.parent!r} is not built in; expected one of {', '.join(BUCKETS)}", field="parent")
     if len(wanted.description) > DESCRIPTION_LIMIT or "\0" in wanted.description:
-        raise Refused(f"at most {DESCRIPTION_LIMIT} characters are kept, and no null character", field="description")
+        raise Refused(f"at most {DESCRIPTION_LIMIT} characters, without null characters", field="description")
     if wanted.shortcut and (len(wanted.shortcut) > 1 or wanted.shortcut not in SHORTCUTS):
         raise Refused(f"expected one of {' '.join(SHORTCUTS)}, or none", field="shortcut")
     taken = {other.shortcut: other.label for other in others.values() if other.shortcut}
     if wanted.shortcut in taken:
-        raise Refused(f"{wanted.shortcut} chooses {taken[wanted.shortcut]!r} already", field="shortcut")
+        raise Refused(f"{wanted.shortcut} already selects {taken[wanted.shortcut]!r}", field="shortcut")
 
     if bucket.pk is None and not _KEY.fullmatch(bucket.key):
         raise Refused("expected lower-case letters, digits and underscores, a letter first, at most 64", field="key")
     is_taken = bucket.key in (*BUCKETS, *RESERVED) or bucket.project.buckets.filter(key=bucket.key).exists()
     if bucket.pk is None and is_taken:
-        raise Refused(
-            f"{bucket.key!r} is taken; keys stay with their labels, also when a bucket is archived", field="key"
-        )
+        raise Refused(f"{bucket.key!r} is taken; archived categories keep their key", field="key")
 
 
 def _key_of(project: Project, label: str) -> str:

@@ -222,7 +222,7 @@ def recur(failure: Failure, actor: Actor) -> bool:
     )
     if reopened:
         row = BucketLife.objects.get(project=failure.project_id, bucket=failure.bucket)
-        came_back = f"trajectory {trajectory.trace_id} failed so again after it was closed"
+        came_back = f"trajectory {trajectory.trace_id} failed the same way after it was closed"
         _record(row, actor, "reopen_bucket", came_back, failure=failure.pk)
     return bool(reopened)
 

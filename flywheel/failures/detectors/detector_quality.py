@@ -83,7 +83,7 @@ class Measured:
     wrong: list[Judged] = field(default_factory=list)
     """It proposed and people filed elsewhere or passed, the newest first."""
     missed: list[Judged] = field(default_factory=list)
-    """In its bucket, and it proposed nothing."""
+    """In its category, without a proposal."""
 
     @property
     def is_on(self) -> bool:

@@ -33,7 +33,7 @@ class Superseded(Stale):
         super().__init__(
             f"{current.labelled_by} decided {describe(current.project, current)} since you opened this"
             if current
-            else "the decision that you saw was taken back since you opened this"
+            else "the decision you saw was undone since you opened this page"
         )
 
 
@@ -163,20 +163,20 @@ def _mark(row: Trajectory, failure: Failure | None) -> None:
 def check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dict[str, Any] | None, note: str) -> None:
     """Raise Refused when the decision does not fit the trajectory."""
     if decision == Decision.REJECTED and bucket:
-        raise Refused("leave it empty when nothing is wrong", field="bucket")
+        raise Refused("leave empty if nothing is wrong", field="bucket")
     if decision != Decision.REJECTED and bucket not in (offered := of_project(row.project)):
         is_kept = bool(bucket) and bucket == row.label_bucket
         if not is_kept:
             word = "archived" if bucket in every(row.project) else "unknown"
             raise Refused(f"{bucket!r} is {word}, expected one of {', '.join(offered)}", field="bucket")
     if decision == Decision.REJECTED and corrected is not None:
-        raise Refused("leave it empty when nothing is wrong", field="corrected")
+        raise Refused("leave empty if nothing is wrong", field="corrected")
     if bucket == "other" and not note:
-        raise Refused("say what is wrong, since none of the buckets does", field="note")
+        raise Refused("describe what is wrong, since no category does", field="note")
     if any("\0" in text for text in every_text([note, corrected])):
-        raise Refused("note and corrected: a null character cannot be kept; take it out")
+        raise Refused("note and corrected: remove the null character")
     if len(note) > NOTE_LIMIT:
-        raise Refused(f"{len(note)} characters are too many, at most {NOTE_LIMIT} are kept", field="note")
+        raise Refused(f"{len(note)} characters; at most {NOTE_LIMIT} are allowed", field="note")
     if step and not row.steps.filter(span_id=step).exists():
         raise Refused(f"this trajectory has no step {step!r}", field="step")
     if corrected is not None and (problems := corrections.problems(corrected, tools_of(row))):

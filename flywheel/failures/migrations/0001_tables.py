@@ -130,7 +130,7 @@ class Migration(migrations.Migration):
             name='Failure',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('decision', models.CharField(choices=[('confirmed', 'confirmed what was proposed'), ('changed', 'chose another bucket'), ('added', 'labelled without a proposal'), ('rejected', 'says that nothing is wrong')], max_length=16)),
+                ('decision', models.CharField(choices=[('confirmed', 'confirmed what was proposed'), ('changed', 'chose another category'), ('added', 'labelled without a proposal'), ('rejected', 'decided that nothing is wrong')], max_length=16)),
                 ('bucket', models.CharField(blank=True, max_length=64)),
                 ('step', models.CharField(blank=True, max_length=64)),
                 ('corrected', models.JSONField(blank=True, null=True)),

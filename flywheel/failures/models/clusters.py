@@ -91,7 +91,7 @@ class ClusteringEvent(JobEvent):
 
 
 class Cluster(models.Model):
-    """Failures of one clustering that are alike; or, once in each, those that are like no other."""
+    """Failures of one clustering that are alike; or, once in each, the unclustered ones."""
 
     clustering = models.ForeignKey(Clustering, on_delete=models.CASCADE, related_name="clusters", db_index=False)
     name = models.CharField(max_length=100, blank=True)
@@ -106,7 +106,7 @@ class Cluster(models.Model):
     medoid = models.ForeignKey(Trajectory, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
     """The member that is most like the others."""
     is_rest = models.BooleanField(default=False)
-    """Like no other, or taken out of where they were."""
+    """Like no other, or taken out of their cluster."""
     is_stale = models.BooleanField(default=False)
     """A member was deleted or is read anew. What the cluster is told by is gone with it (a trigger of migration 0006
     sees to that, and to the size), until it is measured again."""
@@ -123,7 +123,7 @@ class Cluster(models.Model):
 
     def __str__(self) -> str:
         if self.name or self.is_rest:
-            return self.name or "like no other"
+            return self.name or "unclustered"
         return ", ".join([*self.words[:4], *self.calls[:1]]) or f"cluster {self.pk}"
 
 
@@ -134,7 +134,7 @@ class Member(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="members", db_index=False)
     trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="+")
     likeness = models.FloatField()
-    """To the other members, on average; 0 for those that are like no other."""
+    """To the other members, on average; 0 for the unclustered ones."""
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["clustering", "trajectory"], name="member_once")]

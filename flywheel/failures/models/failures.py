@@ -13,9 +13,9 @@ from flywheel.trajectories.models import Trajectory
 
 class Decision(models.TextChoices):
     CONFIRMED = "confirmed", "confirmed what was proposed"
-    CHANGED = "changed", "chose another bucket"
+    CHANGED = "changed", "chose another category"
     ADDED = "added", "labelled without a proposal"
-    REJECTED = "rejected", "says that nothing is wrong"
+    REJECTED = "rejected", "decided that nothing is wrong"
 
 
 class Failure(models.Model):

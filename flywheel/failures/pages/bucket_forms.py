@@ -17,14 +17,14 @@ class BucketForm(forms.Form):
         required=False,
         max_length=DESCRIPTION_LIMIT,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text="One sentence that tells it from the others. Reviewers see it where they choose.",
+        help_text="One sentence on how it differs from the others. Reviewers see it when they choose.",
     )
     parent = forms.ChoiceField(
         label="A kind of",
         choices=[("", "Choose one"), *((key, bucket.label) for key, bucket in BUCKETS.items())],
-        help_text="What usually helps against failures of that kind is what is recommended against these.",
+        help_text="The fix recommended for that category is recommended for this one too.",
     )
-    shortcut = forms.ChoiceField(label="Key", required=False, help_text="Chooses it while labelling.")
+    shortcut = forms.ChoiceField(label="Key", required=False, help_text="Key that selects it while labelling.")
 
     def __init__(self, project: Project, bucket: ProjectBucket | None, sent: QueryDict | None) -> None:
         """The form as the bucket is, or empty."""

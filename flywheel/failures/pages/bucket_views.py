@@ -197,9 +197,9 @@ def _words(entry: AuditEntry) -> str:
     plain = {
         "failures.define_bucket": "defined it",
         "failures.archive_bucket": "archived it",
-        "failures.unarchive_bucket": "offers it again",
+        "failures.unarchive_bucket": "restored it",
         "failures.close_bucket": "closed it",
-        "failures.reopen_bucket": "confirmed a failure that reopened it" if "failure" in entry.data else "reopened it",
+        "failures.reopen_bucket": "reopened it by confirming a failure" if "failure" in entry.data else "reopened it",
     }
     changed = "; ".join(f"set {name} to {value or 'nothing'}" for name, value in entry.data.items())
     return plain.get(entry.action) or changed or entry.action

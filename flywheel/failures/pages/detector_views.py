@@ -76,7 +76,7 @@ def switch(request: PageRequest, detector: str) -> HttpResponse:
     is_on = request.POST.get("on") == "1"
     changed = detector_settings.switch(project=request.project, actor=request.actor, name=detector, is_on=is_on)
     if changed:
-        then = "Trajectories are read again" if is_on else "What it proposed and nobody decided is withdrawn"
+        then = "Trajectories are read again" if is_on else "Undecided proposals are withdrawn"
         messages.success(request, f"{detector} is {'on' if is_on else 'off'}. {then}, in the background.")
     return redirect("failures:detector", request.project.slug, detector)
 
@@ -89,7 +89,7 @@ def point(request: PageRequest, detector: str) -> HttpResponse:
     changed = detector_settings.point(project=request.project, actor=request.actor, name=detector, bucket=key)
     if changed:
         said = f"{detector} proposes {name_of(request.project, key)} from now on."
-        messages.success(request, f"{said} What waits for a decision follows, in the background.")
+        messages.success(request, f"{said} Undecided proposals are updated in the background.")
     return redirect("failures:detector", request.project.slug, detector)
 
 
@@ -112,7 +112,7 @@ def _words(request: PageRequest, entry: AuditEntry) -> str:
     """Put the action in words."""
     if entry.action == "failures.detector_bucket":
         was, now = (name_of(request.project, entry.data[name]) for name in ("before", "bucket"))
-        return f"let it propose {now} in the place of {was}"
+        return f"changed its category from {was} to {now}"
     return "switched it on" if entry.action == "failures.detector_on" else "switched it off"
 
 

@@ -22,7 +22,7 @@ RULES = {
     Rule.HAND: "By hand: only what people add",
     Rule.DETECTED: "New failures that detectors propose",
     Rule.SAMPLE: "A sample of the traffic, failed or not",
-    Rule.DISAGREED: "What reviewers of other queues do not agree on",
+    Rule.DISAGREED: "Where reviewers of other queues disagree",
 }
 
 
@@ -55,37 +55,37 @@ class QueueForm(forms.Form):
         required=False,
         max_length=10_000,
         widget=forms.Textarea(attrs={"rows": 4}),
-        help_text="What reviewers are asked and what to watch for. They see it beside every item.",
+        help_text="The question for reviewers, and what to watch for. Shown next to every item.",
     )
-    rule = forms.ChoiceField(label="What comes in", choices=list(RULES.items()), initial=Rule.HAND)
+    rule = forms.ChoiceField(label="Intake", choices=list(RULES.items()), initial=Rule.HAND)
     bucket = forms.ChoiceField(required=False)
     detector = forms.ChoiceField(
         required=False,
         choices=[("", "Any detector"), *((key, detector.description) for key, detector in DETECTORS.items())],
     )
     percent = forms.FloatField(
-        label="Per cent", required=False, min_value=0, max_value=100, widget=forms.NumberInput(attrs={"step": "any"})
+        label="Percent", required=False, min_value=0, max_value=100, widget=forms.NumberInput(attrs={"step": "any"})
     )
-    with_existing = forms.BooleanField(label="Also what is there already", required=False)
+    with_existing = forms.BooleanField(label="Include existing trajectories", required=False)
     needed = forms.IntegerField(
-        label="Reviewers an item",
+        label="Reviewers per item",
         min_value=1,
         max_value=AT_MOST,
         initial=1,
-        help_text="With two or more they are blind to each other, and more than half of them have to agree.",
+        help_text="Two or more review blind, and more than half must agree.",
     )
     assignees = forms.MultipleChoiceField(
         label="Who reviews",
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text="Nobody chosen: everyone who may label.",
+        help_text="Leave empty for everyone who may label.",
     )
     minutes = forms.IntegerField(
         label="Reserved for, minutes",
         min_value=1,
         max_value=LONGEST,
         initial=15,
-        help_text="From the last sign of life of the reviewer's page.",
+        help_text="Counted from the last activity of the reviewer's page.",
     )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
@@ -95,7 +95,7 @@ class QueueForm(forms.Form):
         assert isinstance(bucket, forms.ChoiceField)
         people.choices = [(user.username, user.username) for user in reviewers(project)]
         known = offered(project, str(self.initial.get("bucket", "")))
-        bucket.choices = [("", "Any bucket"), *((each.key, safe_text(each.label)) for each in known)]
+        bucket.choices = [("", "Any category"), *((each.key, safe_text(each.label)) for each in known)]
 
     @property
     def definition(self) -> Wanted:

@@ -109,13 +109,13 @@ def add_to_queue(request: PageRequest) -> HttpResponse:
     queue = get_object_or_404(request.project.queues, pk=key(request.POST.get("queue", "")))
     keys, unknown = intake.keys_of(request.project, request.POST.get("trace_ids", ""))
     if queue.archived_at is not None:
-        messages.error(request, f"Nothing was added: the queue {queue} is archived.")
+        messages.error(request, f"Nothing added: the queue {queue} is archived.")
         return redirect("failures:queue_detail", request.project.slug, queue.pk)
     count = intake.add(queue=queue, keys=keys, actor=request.actor)
     there = len(keys) - count
     parts = [f"{count} added to {queue}"]
     if there:
-        parts.append(f"{there} {'was' if there == 1 else 'were'} in it already")
+        parts.append(f"{there} {'was' if there == 1 else 'were'} already in it")
     if unknown:
         parts.append(f"{len(unknown)} not found: {', '.join(name[:40] for name in unknown[:3])}")
     (messages.success if keys else messages.warning)(request, f"{'; '.join(parts)}.")
@@ -163,5 +163,5 @@ def _saved(
             ids=chosen.ids,
             key=chosen.key,
         )
-        messages.success(request, "Made. What you chose is put into it in the background.")
+        messages.success(request, "Queue created. Your selection is being added in the background.")
     return made

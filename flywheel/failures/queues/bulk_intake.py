@@ -23,7 +23,7 @@ def _check(project: Project, options: dict[str, Any]) -> dict[str, Any]:
     wanted = str(options.get("queue", ""))
     queue = Queue.objects.filter(project=project, archived_at=None, pk=key(wanted) or 0).first()
     if queue is None:
-        raise BadBulk(f"queue: there is no open queue {wanted[:40]!r}")
+        raise BadBulk(f"queue: no open queue named {wanted[:40]!r}")
     return {"queue": queue.pk, "queue_name": queue.name}
 
 
@@ -31,7 +31,7 @@ def _send(job: Bulk, keys: list[int]) -> Done:
     actor = Actor(job.created_by, job.through or f"bulk action {job.pk}")
     queue = Queue.objects.get(project=job.project_id, pk=job.options["queue"])
     added = intake.add(queue=queue, keys=keys, actor=actor)
-    return Done(added, +Counter({"in the queue already": len(keys) - added}))
+    return Done(added, +Counter({"already in the queue": len(keys) - added}))
 
 
 register(

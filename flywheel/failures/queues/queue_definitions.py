@@ -14,7 +14,7 @@ from flywheel.failures.models import Queue, Rule
 from flywheel.failures.project_reviewers import named
 
 AT_MOST = 9
-"""Reviewers an item; more agree no better and cost a day."""
+"""Reviewers per item; more agree no better and cost a day."""
 LONGEST = 24 * 60
 """Minutes of a reservation."""
 
@@ -84,9 +84,9 @@ def _check(queue: Queue, wanted: Wanted) -> list[User]:
     if not name or len(name) > 100:
         raise Refused("expected between 1 and 100 characters", field="name")
     if any("\0" in text for text in (name, wanted.instructions)):
-        raise Refused("name and instructions: a null character cannot be kept; take it out")
+        raise Refused("name and instructions: remove the null character")
     if Queue.objects.filter(project=queue.project, name=name).exclude(pk=queue.pk).exists():
-        raise Refused(f"there is a queue {name!r} already", field="name")
+        raise Refused(f"a queue {name!r} already exists", field="name")
     check_choice(wanted.rule, Rule.values, field="rule")
     buckets = [bucket.key for bucket in offered(queue.project, queue.bucket)]
     check_choice(wanted.bucket, ["", *buckets], field="bucket")
@@ -96,7 +96,7 @@ def _check(queue: Queue, wanted: Wanted) -> list[User]:
     becomes_sample = wanted.rule == Rule.SAMPLE and queue.pk is not None and queue.rule != Rule.SAMPLE
     if becomes_sample and queue.items.filter(added_by=None).exists():
         raise Refused(
-            "another rule has brought what is here, and a sample is drawn by lot; make a new queue", field="rule"
+            "this queue's items came from another rule, and a sample must be random; create a new queue", field="rule"
         )
     if not 1 <= wanted.minutes <= LONGEST:
         raise Refused(f"expected between 1 and {LONGEST}", field="minutes")

@@ -22,7 +22,7 @@ class NotYours(PermissionDenied):
     """The queue names its reviewers, and this is none of them."""
 
     def __init__(self, queue: Queue) -> None:
-        super().__init__(f"the queue {queue} names its reviewers, and you are none of them")
+        super().__init__(f"you are not a reviewer of the queue {queue}")
 
 
 class Held(Stale):

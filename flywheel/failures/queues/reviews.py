@@ -72,7 +72,7 @@ def _record(row: QueueItem, actor: Actor, wanted: dict[str, Any], settles: bool 
     _admit(row, actor, mine, settles)
     _check(row, wanted)
     if settles and not is_disputed(row):
-        raise Closed("there is nothing to settle: its reviewers have not disagreed, or agree by now")
+        raise Closed("nothing to settle: its reviewers agree")
     row.reviews.filter(reviewer=actor.user, current=True).update(current=False)
     is_blind = row.queue.is_blind and row.is_open and not settles
     review = Review.objects.create(item=row, reviewer=actor.user, is_blind=is_blind, settles=settles, **wanted)
@@ -170,7 +170,7 @@ def _admit(item: QueueItem, actor: Actor, mine: Review | None, settles: bool) ->
     """A first review wants the item to be free or one's own, and open where reviewers are blind. Who settles is none
     of its reviewers, and waits for none."""
     if item.queue.archived_at is not None:
-        raise Closed("this queue is archived; what is in it stays as it is")
+        raise Closed("this queue is archived; its items stay unchanged")
     if settles:
         return
     if not may_review(item.queue, actor.user):
@@ -181,12 +181,12 @@ def _admit(item: QueueItem, actor: Actor, mine: Review | None, settles: bool) ->
         raise Held(item)
     if item.queue.is_blind and not item.is_open:
         why = "somebody declined it" if item.state == QueueItem.State.DECLINED else "enough reviewers have decided"
-        raise Closed(f"{why} meanwhile; reopen the item to have another reviewer")
+        raise Closed(f"{why} in the meantime; reopen the item for another reviewer")
 
 
 def _check(item: QueueItem, wanted: dict[str, Any]) -> None:
     if wanted["declined"] and not wanted["note"]:
-        raise Refused("say why this should not be in the queue", field="note")
+        raise Refused("give the reason why this does not belong in the queue", field="note")
     decision = Decision.REJECTED if wanted["declined"] else decision_for(item.trajectory, wanted["bucket"])
     check(item.trajectory, decision, wanted["bucket"], wanted["step"], wanted["corrected"], wanted["note"])
 

@@ -1,7 +1,7 @@
 """People's changes to a clustering: merge clusters, move members, name a cluster, forget all of it.
 
 Nothing here changes a trajectory or a decision. A member is in exactly one cluster of its clustering before and
-afterwards: what belongs nowhere is with those that are like no other.
+afterwards: what belongs nowhere is with the unclustered ones.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from flywheel.failures.similar_failures.sketches import sketches_of
 NEW: Final = "new"
 """Where `move` puts members: into a cluster of their own."""
 REST: Final = "rest"
-"""Among those that are like no other."""
+"""Among the unclustered ones."""
 MEASURED = 3_000
 """Members of a changed cluster that are compared anew, the nearest ones."""
 BESIDE = 1_000
@@ -40,7 +40,7 @@ def merge(*, clustering: Clustering, clusters: Sequence[int], actor: Actor) -> C
     if len(found) < len(wanted) or len(found) < 2:
         raise Refused("choose two or more of this clustering; some may have been merged since", field="clusters")
     if found[-1].is_rest:
-        raise Refused("what is like no other is no cluster; take members out of it instead", field="clusters")
+        raise Refused("the unclustered failures are not a cluster; take members out instead", field="clusters")
     _check_at_rest(found)
     target, others = found[0], found[1:]
     named = next((each.name for each in found if each.name), "")
@@ -74,13 +74,13 @@ def _target(cluster: Cluster, to: str, count: int) -> Cluster:
     whole = cluster.clustering
     if to == NEW:
         if count == cluster.members.count() and not cluster.is_rest:
-            raise Refused("all of its members would be the same cluster again", field="trace_ids")
+            raise Refused("all of its members would form the same cluster again", field="trace_ids")
         return Cluster.objects.create(clustering=whole)
     target = rest_of(whole) if to == REST else whole.clusters.filter(pk=key(to) or 0).first()
     if target is None:
         raise Refused(f"expected {NEW}, {REST} or a cluster of this clustering", field="to")
     if target.pk == cluster.pk:
-        raise Refused("they are there already", field="to")
+        raise Refused("they are already there", field="to")
     return target
 
 
@@ -91,7 +91,7 @@ def rename(*, cluster: Cluster, name: str, actor: Actor) -> None:
     if len(name) > NAME_LIMIT or not (name.isprintable() or not name):
         raise Refused(f"expected at most {NAME_LIMIT} visible characters", field="name")
     if cluster.is_rest:
-        raise Refused("what is like no other is no cluster and has no name", field="cluster")
+        raise Refused("the unclustered failures are not a cluster and have no name", field="cluster")
     if Cluster.objects.filter(pk=cluster.pk).exclude(name=name).update(name=name):
         cluster.name = name
         _record(cluster, actor, "failures.name_cluster")
@@ -127,7 +127,7 @@ def _put(source: Cluster, target: Cluster, keys: Sequence[int]) -> None:
 
 
 def rest_of(clustering: Clustering) -> Cluster:
-    """Those of a clustering that are like no other."""
+    """The unclustered ones of a clustering."""
     return clustering.clusters.get_or_create(is_rest=True)[0]
 
 
@@ -176,7 +176,7 @@ def _lock(clustering: Clustering) -> None:
 
 def _check_at_rest(clusters: Sequence[Cluster]) -> None:
     if Clustering.objects.filter(within__in=clusters).exclude(state__in=FINISHED).exists():
-        raise Refused("it is being taken apart; wait for that, or stop it", field="cluster")
+        raise Refused("it is being split; wait, or stop the split", field="cluster")
 
 
 def _record(cluster: Cluster, actor: Actor, action: str, **data: Any) -> None:

@@ -61,7 +61,7 @@ def label(
 def _check(project: Project, options: dict[str, Any]) -> dict[str, Any]:
     """Only `label` above knows how to ask for it."""
     if not Cluster.objects.filter(pk=options.get("cluster", 0), clustering__project=project).exists():
-        raise BadBulk("cluster: what is to be labelled has to be shown first, on the page of a cluster")
+        raise BadBulk("cluster: label clusters from their page, which shows their members first")
     return {name: options[name] for name in ("cluster", "name", "bucket", "note")}
 
 
@@ -75,14 +75,14 @@ def _label(job: Bulk, keys: list[int]) -> Done:
     rows = list(Trajectory.objects.select_for_update(no_key=True).filter(pk__in=keys).order_by("trace_id"))
     for row in rows:
         if row.label:
-            done.skipped["decided by a person already"] += 1
+            done.skipped["already decided by a person"] += 1
             continue
         try:
             decide(trajectory=row, actor=actor, bucket=bucket, step=steps.get(row.pk, ""), note=note, seen=0)
             done.changed += 1
         except Refused as error:
             done.failed.append((row.trace_id, str(error)))
-    done.skipped += Counter({"deleted meanwhile": len(keys) - len(rows)})
+    done.skipped += Counter({"deleted in the meantime": len(keys) - len(rows)})
     return done
 
 

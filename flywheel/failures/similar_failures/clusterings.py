@@ -126,7 +126,7 @@ def population(job: Clustering) -> QuerySet[Trajectory]:
     rows = rows.filter(wanted[Which(job.which)])
     if job.since:
         rows = rows.filter(started_at__gte=job.since)
-    return parse(job.q).apply(rows)
+    return parse(job.q).apply(rows, job.project_id)
 
 
 def chosen(job: Clustering) -> tuple[list[int], int]:

@@ -22,7 +22,7 @@ router = Router(tags=["promotions"])
 
 
 class SuiteQuery(ListQuery):
-    retired: bool = Field(False, description="those that no candidate runs any more, too")
+    retired: bool = Field(False, description="including retired ones")
 
 
 class SuiteOut(Schema):
@@ -83,7 +83,7 @@ class ToldOut(Schema):
 class LiveOut(Schema):
     suite: str
     eval_id: int | None
-    """The newest that ended well; None while the live version has not run it under its present verifier."""
+    """The newest that ended well; None while the live version has not run it with its current verifier."""
     running_eval_id: int | None
     tasks: int | None
     passed: int | None

@@ -12,9 +12,9 @@ class DecisionForm(forms.Form):
 
     generation = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
     reason = forms.CharField(
-        widget=forms.Textarea(attrs={"rows": 2, "maxlength": 2000}), max_length=2000, help_text="It is kept for ever."
+        widget=forms.Textarea(attrs={"rows": 2, "maxlength": 2000}), max_length=2000, help_text="Recorded permanently."
     )
-    override = forms.BooleanField(required=False, label="Promote even against the gate; then it is marked as such")
+    override = forms.BooleanField(required=False, label="Override the gate (will be flagged)")
 
 
 class RollBackForm(forms.Form):
@@ -34,8 +34,9 @@ class PolicyForm(forms.Form):
         self.fields.update({name: _policy_field(limit) for name, limit in LIMITS.items() if limit.label})
         self.fields["strict"] = forms.BooleanField(
             required=False,
-            label="A guard that cannot tell stops the candidate, too",
-            help_text="Without it only what is shown to be worse does. Few task sets are large enough for more.",
+            label="Also stop the candidate if a guard cannot tell",
+            help_text="Otherwise only guards shown to be worse stop it. Few task sets are large enough for this "
+            "option.",
         )
 
     @classmethod

@@ -43,8 +43,8 @@ WAITING: dict[str, tuple[str, str, str, Permission | None]] = {
         Permission.BUILD,
     ),
     "tasks": (
-        "task whose proof is not green",
-        "tasks whose proof is not green",
+        "task with a failed proof",
+        "tasks with a failed proof",
         "environments:index",
         Permission.BUILD,
     ),
@@ -140,7 +140,7 @@ def success_chart(project: Project, produced: Any) -> dict[str, Any]:
 
 
 def buckets(project: Project, produced: Any) -> list[dict[str, Any]]:
-    """Failures by bucket, of those that nobody closed: confirmed by people, and proposed and still waiting."""
+    """Failures by category, of those that nobody closed: confirmed by people, and proposed and still waiting."""
     confirmed = _by(produced.filter(label=Label.FAILURE), "label_bucket")
     proposed = _by(produced.filter(label="", proposed_bucket__gt=""), "proposed_bucket")
     total = produced.count()

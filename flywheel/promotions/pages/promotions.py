@@ -89,7 +89,9 @@ def approve(request: PageRequest, pk: int) -> HttpResponse:
     if form.is_valid():
         with refusal_shown(form):
             promotion = promote(candidate=row, actor=request.actor, **form.cleaned_data)
-            messages.success(request, f"{promotion.after} is live. {row.baseline} can be brought back in one click.")
+            messages.success(
+                request, f"{promotion.after} is now live. Roll back to {row.baseline} any time from this page."
+            )
             return redirect("promotions:index", request.project.slug)
     return _show(request, _candidate(request, pk), form, status=422)
 
@@ -129,7 +131,7 @@ def roll_back(request: PageRequest, agent: str) -> HttpResponse:
     move = roll_back_to(agent=row, to=to, actor=request.actor, **form.cleaned_data)
     messages.success(request, f"{to} is live again.")
     if move.unserved:
-        messages.warning(request, f"But {move.unserved}. Restart it (make serve): it begins with what is live.")
+        messages.warning(request, f"But {move.unserved}. Restart it (make serve) to serve the live version.")
     return redirect("promotions:index", request.project.slug)
 
 
@@ -192,7 +194,7 @@ def policy(request: PageRequest) -> HttpResponse:
         except ValueError as error:
             form.add_error(None, str(error))
         else:
-            messages.success(request, f"{made} decides from now on. Verdicts given before keep their own rules.")
+            messages.success(request, f"{made} is now in force. Existing verdicts keep their rules.")
             return redirect("promotions:policy", request.project.slug)
     context = _policy_page(request, form, newest)
     return render(request, "promotions/policy.html", context, status=422 if form.errors else 200)
@@ -234,9 +236,9 @@ def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int 
     if Permission.APPROVE not in request.permissions:
         barred = "An approver decides."
     elif request.actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
-        barred = "You launched what made this candidate, so another approver decides."
+        barred = "You launched this candidate's run, so another approver must decide."
         if not Membership.objects.filter(project=request.project).exclude(user=request.actor.user).exists():
-            barred += " You are the only member: an admin adds one under Settings."
+            barred += " You are the only member: add one under Settings."
     promotion = Promotion.objects.filter(candidate=row).select_related("approved_by").first()
     return render(
         request,

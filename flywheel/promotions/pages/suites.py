@@ -40,8 +40,8 @@ def put(request: PageRequest, agent: str) -> HttpResponse:
         with refusal_shown(form, margin="points"):
             suite, is_new = suite_definitions.put(agent=found, actor=request.actor, **form.content())
             suite_standings.check_waiting(suite)
-            said = f"Every candidate of {found} runs {suite} from now on." if is_new else f"{suite} is exactly that."
-            messages.success(request, said)
+            said = f"Every candidate of {found} runs {suite} from now on."
+            messages.success(request, said if is_new else f"{suite} already has this content.")
             return redirect("agents:agent", request.project.slug, found.name)
     like = suite_definitions.present(found).filter(name=form.cleaned_data.get("name", "")).first()
     return _show(request, found, form, like, status=422)
@@ -58,7 +58,7 @@ def retire(request: PageRequest, agent: str, suite: str) -> HttpResponse:
         return redirect("promotions:suites", request.project.slug, agent)
     row = get_object_or_404(found.suites, name=suite, version=form.cleaned_data["version"])
     suite_definitions.retire(suite=row, actor=request.actor, reason=form.cleaned_data["reason"])
-    messages.success(request, f"{row} is retired; no candidate runs it any more.")
+    messages.success(request, f"{row} is retired; candidates no longer run it.")
     return redirect("promotions:suites", request.project.slug, agent)
 
 

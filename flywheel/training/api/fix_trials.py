@@ -144,7 +144,7 @@ def get_bucket_evidence(request: HttpRequest, key: str, agent: str = "") -> Any:
     was in the context."""
     project = keyed(request).project
     if key not in bucket_definitions.every(project):
-        raise Missing(f"there is no bucket {key[:100]!r}")
+        raise Missing(f"there is no category {key[:100]!r}")
     return bucket_evidence.evidence_of(project, key, find_agent(project, agent) if agent else None)
 
 

@@ -38,7 +38,7 @@ class TeacherIn(Body):
 class CollectIn(Body):
     version: RefIn = Field("", description="`agent@number` or `agent@live`; or name a teacher")
     teacher: TeacherIn | None = None
-    task_set: RefIn = Field(..., description="`set@version`; its train split alone is attempted")
+    task_set: RefIn = Field(..., description="`set@version`; only its train split runs")
     samples: int = 4
     seed: int = 1
     sampling: dict[str, Any] = Field(default_factory=dict, description="over the version's own")

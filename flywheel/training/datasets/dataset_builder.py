@@ -40,7 +40,7 @@ from flywheel.training.models import Dataset
 from flywheel.trajectories.store.stored_traces import traces_of
 
 MAX_PER_TASK = 4
-"""Rows that one task may give beside its corrected answer, so that an easy task does not drown the others."""
+"""Rows that one task may give beside its corrected answer, so that easy tasks do not dominate."""
 
 MOST_ROWS = 500_000
 """Of a dataset from elsewhere."""

@@ -51,15 +51,15 @@ CUT = ("length", "max_tokens", "content_filter")
 """Reasons to finish of an answer that is not whole."""
 
 GOOD = {
-    "good": "people or feedback call it good",
-    "filter": "the filter finds it",
+    "good": "reviewers or feedback rate it as good",
+    "filter": "it matches the filter",
 }
 """What makes a trajectory good enough to imitate."""
 LEFT_OUT = {
     "rollout": "a rollout; data is made of those under Rollouts",
     "agent": "another agent’s",
     "failure": "a failure, and no message of the agent is marked as the failing one",
-    "not_good": "nobody calls it good, or somebody calls it bad",
+    "not_good": "not rated good, or rated bad",
     "measured": "its session, itself or its beginning is in a held-out or sealed task",
     "nothing": "nothing to learn from that place on",
     "too_long": "its answers, each with all that came before it, are more than a dataset may have",

@@ -128,7 +128,7 @@ def plan_of(wanted: SearchRequest) -> SearchPlan:
 def _check(wanted: SearchRequest) -> None:
     """Raise Refused, naming the field."""
     if wanted.bucket not in bucket_definitions.every(wanted.task_set.project):
-        raise Refused(f"there is no bucket {wanted.bucket[:100]!r}", field="bucket")
+        raise Refused(f"there is no category {wanted.bucket[:100]!r}", field="bucket")
     if wanted.parent.agent.project_id != wanted.task_set.project_id:
         raise Refused(f"{wanted.parent} belongs to another project than {wanted.task_set}", field="version")
     if wanted.parent.is_program:

@@ -71,7 +71,7 @@ def start(wanted: TrialRequest, actor: Actor) -> tuple[FixTrial, bool]:
     if existing is not None:
         return existing, False
     if wanted.bucket not in bucket_definitions.every(project):
-        raise Refused(f"there is no bucket {wanted.bucket[:100]!r}", field="bucket")
+        raise Refused(f"there is no category {wanted.bucket[:100]!r}", field="bucket")
     contents = _contents(wanted)
     examples = example_choice.shown_in([each.system_prompt for each in contents], wanted.task_set, wanted.parent)
     with transaction.atomic():
@@ -107,7 +107,7 @@ def start(wanted: TrialRequest, actor: Actor) -> tuple[FixTrial, bool]:
 def measure(trial: FixTrial, actor: Actor) -> FixTrial:
     """Have the best draft attempt the held-out tasks, and its parent where it has not. Asked again, the same trial.
 
-    Raises Refused where no draft is better than the parent, Stale where an eval is not over.
+    Raises Refused where no draft is better than the parent, Stale where an eval is not finished.
     """
     with transaction.atomic():
         trial = FixTrial.objects.select_for_update().get(pk=trial.pk)

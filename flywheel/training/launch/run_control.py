@@ -195,7 +195,9 @@ def _check_base(base: Version, task_set: TaskSet) -> EvalRun:
     baseline = baseline_of(base, task_set)
     if baseline is None:
         raise Refused(
-            f"evaluate {base} on the held-out tasks of {task_set} first; without it nothing compares", field="base"
+            f"evaluate {base} on the held-out tasks of {task_set} first; without a baseline there is nothing to "
+            f"compare with",
+            field="base",
         )
     return baseline
 
@@ -207,7 +209,7 @@ def untrainable(base: Version) -> str:
             f"{base} is a program, whose code no trainer changes; train a version that is its model's weights, on "
             "datasets of its trajectories, and serve the result to the program"
         )
-    return "" if base.weights else f"{base} has no weights here; only a version with its own weights can be trained"
+    return "" if base.weights else f"{base} uses a hosted model, which can't be trained here"
 
 
 def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
@@ -257,5 +259,5 @@ def _check_override(request: LaunchRequest, recommendation: Recommendation) -> s
     problem = needs_reason(request.algorithm, recommendation)
     if problem and not reason:
         label = recipes.ALGORITHMS[request.algorithm].label
-        raise Refused(f"{problem} and {label} was chosen; say why, it is kept with the run", field="override_reason")
+        raise Refused(f"{problem} and {label} was chosen; give a reason for the record", field="override_reason")
     return reason if problem else ""

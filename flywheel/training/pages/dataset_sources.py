@@ -24,7 +24,7 @@ from flywheel.trajectories.import_export.trajectory_export import IDS_MAX
 from flywheel.trajectories.import_export.uploads import Upload
 
 OFFERED = 200
-NAME_HELP = "Small letters, digits, - and _. The same name again makes its next version."
+NAME_HELP = "Lower-case letters, digits, - and _. An existing name gets its next version."
 
 
 class DemonstrationForm(forms.Form):
@@ -34,7 +34,7 @@ class DemonstrationForm(forms.Form):
         required=False,
         max_length=2_000,
         label="Filter",
-        help_text="As in the list of trajectories, such as version:6 after:30d; empty for all.",
+        help_text="As in the list of trajectories, for example version:6 after:30d; leave empty for all.",
     )
     ids = forms.CharField(required=False, max_length=65 * IDS_MAX, widget=forms.HiddenInput())
     good = forms.ChoiceField(
@@ -50,14 +50,14 @@ class DemonstrationForm(forms.Form):
         choices=[("", "from this step on"), ("1", "the whole trajectory")],
         required=False,
         label="Learn",
-        help_text="What came before the step is shown to the model and not learnt.",
+        help_text="Earlier steps are context for the model, without loss.",
     )
     start = forms.IntegerField(
         min_value=1,
         max_value=10_000,
         initial=1,
         label="From the agent’s message",
-        help_text="1 for the whole; what came before is shown to the model and not learnt.",
+        help_text="1 for the whole; earlier messages are context for the model, without loss.",
     )
     name = forms.SlugField(max_length=100, help_text=NAME_HELP)
 
@@ -182,7 +182,7 @@ def upload_dataset(request: PageRequest) -> HttpResponse:
             builds = DatasetBuild.objects.filter(project=request.project, idempotency_key=context["key"])
             if made := builds.first():  # a second click, after a worker was done with the file
                 return redirect("training:build", request.project.slug, made.pk)
-            form.add_error("file", "It was kept for a day and is gone; choose it again.")
+            form.add_error("file", "It expired after a day; choose it again.")
         else:
             with refusal_shown(form):
                 if "make" in request.POST:

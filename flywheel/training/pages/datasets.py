@@ -129,7 +129,7 @@ def _chosen_by(found: Dataset) -> list[str]:
     if found.is_chosen_by_reward:
         return ["the verifier’s reward: what it likes is learnt"]
     if found.origin == Dataset.Origin.UPLOAD:
-        return ["whoever made the file; whether by a reward is not known here"]
+        return ["the author of the file; unknown whether by a reward"]
     if found.origin == Dataset.Origin.TRAJECTORIES:
         if found.recipe["good"] == "good":
             return ["people’s labels and feedback"]

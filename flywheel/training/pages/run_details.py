@@ -45,7 +45,7 @@ def _falling(measured: list[tuple[int, float]]) -> list[str]:
     if best - last <= SLIP:
         return []
     fell = f"from {percent(best)} at step {best_at} to {percent(last)} at step {last_at}"
-    return [f"held-out success fell {fell}: it may overfit"]
+    return [f"held-out success fell {fell}: possible overfitting"]
 
 
 def _hacking(measured: list[tuple[int, float]], curves: list[Mapping[str, float]]) -> list[str]:
@@ -53,7 +53,7 @@ def _hacking(measured: list[tuple[int, float]], curves: list[Mapping[str, float]
     gain = _gain([values["reward_mean"] for values in curves if "reward_mean" in values])
     if gain is None or gain < 0.1 or len(measured) < 3 or measured[-1][1] > measured[0][1]:
         return []
-    return [f"reward rose by {gain:.2f} and held-out success did not: read sample rollouts before you trust it"]
+    return [f"reward rose by {gain:.2f} and held-out success did not: check sample rollouts before you trust it"]
 
 
 def _unlearning(curves: list[Mapping[str, float]]) -> list[str]:
@@ -159,7 +159,7 @@ def dataset_rows(dataset: Dataset, start: int = 0) -> tuple[list[dict[str, Any]]
         with open_rows(dataset) as file:
             return [json.loads(line) for line in islice(file, start, start + ROWS_SHOWN)], ""
     except FileNotFoundError:
-        return [], "The storage has lost this dataset's file. Its digest stands; make it again."
+        return [], "The storage has lost this dataset's file. Build it again with the same digest."
     except ValueError as error:
         return [], f"The file of this dataset is damaged: {error}."
 
@@ -198,24 +198,24 @@ def settings_rows(run: TrainingRun) -> list[dict[str, Any]]:
 def failed_advice(run: TrainingRun) -> str:
     """Advise a person what to do about a failure, by its kind."""
     return ADVICE.get(
-        run.error_kind, "Resume goes on from the newest checkpoint, or from the start where there is none."
+        run.error_kind, "Resume continues from the newest checkpoint, or from the start if there is none."
     )
 
 
-_AGAIN = "Resuming would meet the same again: launch another run with what is named put right."
+_AGAIN = "Resuming would fail again: launch another run with this fixed."
 ADVICE: Mapping[str, str] = {
     "bad_spec": _AGAIN,
     "data": _AGAIN,
     "contamination": _AGAIN,
     "adapter": _AGAIN,
-    "model": "When the model's files are right again, Resume; else launch another run.",
-    "verifier": "Put the verifier or the tasks right, freeze a new task set, and launch on that.",
-    "reward_audit": "Audit the reward again, or have an approver override it, then Resume.",
-    "nan": "Resume would meet the same again: launch another run with a lower learning rate.",
-    "disk_full": "Make room, then Resume.",
+    "model": "Once the model's files are repaired, resume; otherwise launch another run.",
+    "verifier": "Fix the verifier or the tasks, freeze a new task set, and launch on it.",
+    "reward_audit": "Audit the reward again, or have an approver override it, then resume.",
+    "nan": "Resuming would fail again: launch another run with a lower learning rate.",
+    "disk_full": "Free some disk space, then resume.",
     "out_of_memory": "Launch another run with a smaller micro_batch_size or max_completion_length.",
-    "worker_lost": "When a worker runs again, Resume.",
-    "trainer_died": "Its last words stand above. When their cause is gone, Resume.",
+    "worker_lost": "Once a worker runs again, resume.",
+    "trainer_died": "See the error above. Once it is fixed, resume.",
 }
 
 

@@ -41,7 +41,7 @@ CARD = 1
 
 
 def choose(rollouts: list[Rollout], choice: Choice, *, most: int = READ) -> Selection:
-    """Apply the choice to the rollouts. Near-duplicates are looked for among at most `most`."""
+    """Apply the selection to the rollouts. Near-duplicates are looked for among at most `most`."""
     found = select(rollouts, choice)
     return _practised(found, choice) if choice.form == "tasks" else prefer(found, choice, most=most)
 

@@ -92,7 +92,7 @@ def edit(*, comment: Comment, actor: Actor, text: str) -> Comment:
     """Write it anew; who is named now and was not before is called. Raises Refused and NotYours."""
     row = _locked(comment)
     if row.author_id != actor.user.pk:
-        raise NotYours("only its author edits a comment")
+        raise NotYours("only its author can edit a comment")
     if row.deleted_at is not None:
         raise Refused("text: this comment is deleted")
     if (text := _checked(text)) == row.text:
@@ -109,7 +109,7 @@ def delete(*, comment: Comment, actor: Actor, is_admin: bool = False) -> Comment
     """Take its words away; that something was said stays. Raises NotYours."""
     row = _locked(comment)
     if row.author_id != actor.user.pk and not is_admin:
-        raise NotYours("only its author or an admin deletes a comment")
+        raise NotYours("only its author or an admin can delete a comment")
     if row.deleted_at is not None:
         return row
     row.text, row.deleted_at, row.deleted_by = "", timezone.now(), actor.user
@@ -184,9 +184,9 @@ def _checked(text: str) -> str:
     if not text:
         raise Refused("text: write something")
     if "\0" in text:
-        raise Refused("text: a null character cannot be kept; take it out")
+        raise Refused("text: remove the null character")
     if len(text) > LIMIT:
-        raise Refused(f"text: {len(text)} characters are too many, at most {LIMIT} are kept")
+        raise Refused(f"text: {len(text)} characters; at most {LIMIT} are allowed")
     return text
 
 

@@ -89,7 +89,7 @@ class Given(BaseModel):
         except OverflowError:
             raise ValueError("there is no such time") from None
         if value > timezone.now() + EARLY:
-            raise ValueError("it lies in the future")
+            raise ValueError("it is in the future")
         return value
 
     @model_validator(mode="after")

@@ -156,7 +156,7 @@ def get_facets(request: HttpRequest, q: str = "") -> dict[str, Any]:
         raise Unreadable(" ".join(query.problems), field="q")
     project = keyed(request).project
     with limited(query):
-        found, counted = facets_of(query.apply(Trajectory.objects.filter(project=project), project.pk))
+        found, counted = facets_of(project, query.apply(Trajectory.objects.filter(project=project), project.pk))
     return {"counted": counted, "facets": [asdict(facet) for facet in found]}
 
 

@@ -79,7 +79,7 @@ class MetricsOut(Schema):
     total: FiguresOut
     times: list[MetricPointOut]
     groups: list[GroupOut]
-    """The most used, at most 50. By tool a trajectory counts under each tool that it called."""
+    """The most used, at most 50. By tool a trajectory counts for each tool it called."""
     buckets: list[MetricBucketOut]
 
 

@@ -39,7 +39,7 @@ PRESUMED = Case(
     default=Value(""),
     output_field=CharField(),
 )
-"""A trajectory's bucket: a person's word where there is one, else the strongest proposal."""
+"""A trajectory's bucket: a reviewer's decision, otherwise the strongest proposal."""
 
 KEYS: dict[str, Func] = {
     "version": Func(F("version_id"), template="coalesce(%(expressions)s::text, '')", output_field=TextField()),

@@ -1,4 +1,4 @@
-"""Metrics of production in a period, by day or week: how much, how well, at what cost; by version, tool or environment.
+"""Production metrics in a period, by day or week: how much, how well, at what cost; by version, tool or environment.
 
 Under a filter it is read from the trajectories' own columns in one statement, which passes once over those of the
 period; without one, finished days have been added up beforehand (`daily_metrics.py`). Either way a label, a late span
@@ -366,7 +366,7 @@ def _rows(project: Project, asked: Asked) -> list[Any]:
     except OperationalError as error:
         if not isinstance(error.__cause__, psycopg.errors.QueryCanceled):
             raise
-        raise BadPeriod(f"took longer than {PATIENCE_S:g} seconds; ask for a shorter period or filter more") from error
+        raise BadPeriod(f"took longer than {PATIENCE_S:g} seconds; choose a shorter period or filter more") from error
 
 
 def statement_of(project: Project, asked: Asked) -> tuple[str, tuple[Any, ...]]:

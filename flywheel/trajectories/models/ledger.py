@@ -90,7 +90,7 @@ class Quarantined(models.Model):
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="quarantined")
     batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="quarantined")
     at = models.CharField(max_length=64)
-    """Where it stood in what was sent: `span 3`, `line 17`."""
+    """Position in what was sent: `span 3`, `line 17`."""
     reason = models.CharField(max_length=500)
     kind = models.GeneratedField(
         expression=models.Func(

@@ -42,7 +42,7 @@ class Step(models.Model):
     position = models.PositiveIntegerField()
     """Order within the trajectory, from 0; set anew when late steps arrive."""
     place = models.PositiveIntegerField(default=0)
-    """Where it stood in what was sent; orders steps that the clock does not."""
+    """Position in what was sent; orders steps that the clock does not."""
     kind = models.CharField(max_length=16)
     name = models.CharField(max_length=300, blank=True)
     status = models.CharField(max_length=8, default="unset")

@@ -105,7 +105,7 @@ def shown(item: Quarantined) -> Shown:
     try:
         text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
-        return _cut(text, "It is no JSON as it stands.")
+        return _cut(text, "It is not valid JSON.")
     return _cut(text)
 
 
@@ -153,14 +153,14 @@ _ADVICE = [
     (r"all zero|missing", "A span that was never recorded was sent. Here you can give it the ids that it lacks."),
     (
         r"not UTF-8",
-        "Some sender puts bytes into a string attribute. It has to encode or drop them; nothing of it can be read.",
+        "A sender puts bytes into a string attribute. It must encode or drop them; nothing here can be read.",
     ),
-    (r"no known format", "Say which format it is by bringing it into the shape of one; the import page lists them."),
+    (r"no known format", "Convert it to a known format; the import page lists them."),
     (
         r"not valid JSON",
         "The line is cut off or was written by hand. Complete it here, or dismiss it and import the file again.",
     ),
-    (r"nested", "Something in it is nested deeper than anything reads. Flatten that value into a string."),
+    (r"nested", "A value is nested too deep. Flatten it into a string."),
     (
         r"hex digits|bytes, expected",
         "Give the id the expected length: pad or hash the ids of other tracers.",
@@ -312,7 +312,7 @@ def _written(text: str) -> bytes:
     except RecursionError:
         raise StillWrong("it is nested too deep to be read") from None
     except ValueError as error:
-        raise StillWrong(f"what you wrote is no JSON: {error}") from None
+        raise StillWrong(f"your text is not JSON: {error}") from None
 
 
 def _spans(content: bytes, media_type: str) -> Sequence[Part]:
@@ -326,7 +326,7 @@ def _lines(content: bytes) -> Sequence[Part]:
     parts: list[Part] = []
     for parsed in parse_file(io.BytesIO(content)):
         if parsed.trace is None:
-            raise StillWrong(parsed.error or "it speaks of a trajectory that stands elsewhere; import the whole file")
+            raise StillWrong(parsed.error or "it refers to a trajectory in another part; import the whole file")
         parts += parsed.spans or [parsed.trace]
         if parsed.late:
             parts.append(parsed.late)

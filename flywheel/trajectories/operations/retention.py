@@ -55,7 +55,7 @@ class Doomed:
     trajectories: dict[str, int] = field(default_factory=dict)
     """By source."""
     decided: int = 0
-    """Old enough, and kept because somebody has decided about them; so the others."""
+    """Old enough, but kept because somebody has decided about them; so the others."""
     tasked: int = 0
     measured: int = 0
 
@@ -134,7 +134,7 @@ def _old_quarantined(row: Retention, now: datetime) -> QuerySet[Quarantined]:
 
 
 def _old_batches(row: Retention, now: datetime) -> QuerySet[Batch]:
-    """Rows of the ledger, but for those of which something is still in quarantine."""
+    """Ledger rows, but for those of which something is still in quarantine."""
     if row.ledger_days is None:
         return Batch.objects.none()
     until = now - timedelta(days=row.ledger_days)

@@ -95,7 +95,7 @@ def proposal(agent: Agent, label: str | None = None) -> Proposal:
     runs = _runs(agent).filter(source=Source.PRODUCTION)
     newest = runs.filter(version=None).first() or runs.first()
     if newest is None:
-        raise Missing(f"no production run of {agent} has arrived yet; connect it first", field="agent")
+        raise Missing(f"no production runs of {agent} yet; connect it first", field="agent")
     label = newest.version_label if label is None else label
     rows = list(runs.filter(version_label=label)[:RUNS])
     if not rows:

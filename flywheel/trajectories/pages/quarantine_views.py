@@ -98,7 +98,7 @@ def replay(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.BUILD)
 def dismiss(request: PageRequest, pk: int) -> HttpResponse:
     quarantine.dismiss(item=_find(request, pk), actor=request.actor)
-    messages.success(request, "Dismissed. It is kept for as long as the project keeps what was rejected.")
+    messages.success(request, "Dismissed. It is kept until its retention ends.")
     return redirect("trajectories:quarantine", request.project.slug)
 
 

@@ -16,7 +16,7 @@ from flywheel.trajectories.operations import retention
 
 
 def _days(label: str, help: str = "", least: int = 1, required: bool = False) -> forms.IntegerField:
-    wanted = {} if required else {"placeholder": "for ever"}
+    wanted = {} if required else {"placeholder": "forever"}
     return forms.IntegerField(
         label=label,
         help_text=help,
@@ -33,10 +33,10 @@ class RetentionForm(forms.Form):
     production_days = _days("From production")
     import_days = _days("Imported")
     rollout_days = _days("Rollouts")
-    takes_used = forms.BooleanField(required=False, label="Also what is in use")
-    bodies_days = _days("Raw requests", "What was sent, for replay. 0 keeps none of it.", least=0, required=True)
-    quarantine_days = _days("Quarantine", "What was rejected.", required=True)
-    ledger_days = _days("Ledger", "What each request came to: counts and reasons.")
+    takes_used = forms.BooleanField(required=False, label="Include trajectories used by tasks or evals")
+    bodies_days = _days("Raw requests", "Original requests, for replay. 0 keeps none.", least=0, required=True)
+    quarantine_days = _days("Quarantine", "Rejected data.", required=True)
+    ledger_days = _days("Ledger", "Counts and reasons for each request.")
 
     TRAJECTORIES = ("production_days", "import_days", "rollout_days")
     OTHERS = ("bodies_days", "quarantine_days", "ledger_days")
@@ -50,7 +50,7 @@ def retention_page(request: PageRequest) -> HttpResponse:
     form = RetentionForm(request.POST if request.method == "POST" else None, initial=model_to_dict(row))
     if request.method == "POST" and form.is_valid():
         retention.set_retention(project=request.project, actor=request.actor, **form.cleaned_data)
-        messages.success(request, "Saved. What is older is deleted within minutes, a part at a time.")
+        messages.success(request, "Saved. Older data is deleted within minutes, in parts.")
         return redirect("settings:retention", request.project.slug)
     context = {
         "form": form,
@@ -71,7 +71,7 @@ def retention_preview(request: PageRequest) -> HttpResponse:
     if form.is_valid():
         row = Retention(project=request.project, **form.cleaned_data)
         return render(request, "trajectories/_doomed.html", _preview(row))
-    return render(request, "trajectories/_doomed.html", {"problem": "A number of days is missing or cannot be."})
+    return render(request, "trajectories/_doomed.html", {"problem": "Enter a number of days for each field."})
 
 
 def _preview(row: Retention) -> dict[str, Any]:

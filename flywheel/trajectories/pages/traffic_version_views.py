@@ -34,7 +34,7 @@ def new_version(request: PageRequest, name: str) -> HttpResponse:
                     content=form.content(),
                     note=form.cleaned_data["note"],
                 )
-                what = f"Version {made.number} made." if is_new else f"Version {made.number} has exactly this content."
+                what = f"Version {made.number} {'created' if is_new else 'has exactly this content'}."
                 runs = f" {linked:,} run{'s' if linked != 1 else ''} linked to it." if linked else ""
                 messages.success(request, what + runs)
                 return redirect("agents:version", request.project.slug, agent.name, made.number)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
+from flywheel.core.detectors.standard_buckets import keys_named
 from flywheel.system.sql import bound
 from flywheel.trajectories.annotations.project_buckets import every
 from flywheel.trajectories.models import Trajectory
@@ -62,7 +63,7 @@ ORDER BY 3 DESC, 4 DESC, 2
 _FIELDS = ("outcome", "bucket", "label", "version", "tool", "source", "env", "attr")
 
 
-def facets_of(rows: QuerySet[Trajectory]) -> tuple[list[Facet], int]:
+def facets_of(project: Project, rows: QuerySet[Trajectory]) -> tuple[list[Facet], int]:
     """The facets, and how many rows were counted."""
     # Found by their keys first, for which an index does where few match.
     keys = list(rows.order_by("-started_at", "-id").values_list("pk", flat=True)[:COUNTED])
@@ -71,11 +72,16 @@ def facets_of(rows: QuerySet[Trajectory]) -> tuple[list[Facet], int]:
         for name, value, count, _ in bound(_COUNTS, [keys]):
             counts[name].append((value, count))
     facets = [
-        Facet(name, [Value(value, count, _term(name, value)) for value, count in counted if value][:SHOWN])
+        Facet(name, [_value(project, name, value, count) for value, count in counted if value][:SHOWN])
         for name, counted in counts.items()
         if len(counted) > 1
     ]
     return facets, len(keys)
+
+
+def _value(project: Project, name: str, value: str, count: int) -> Value:
+    buckets = every(project) if name == "bucket" else {}
+    return Value(buckets[value].label if value in buckets else value, count, _term(name, value))
 
 
 def _term(name: str, value: str) -> str:
@@ -94,8 +100,8 @@ def meant(project: Project, rows: QuerySet[Trajectory], q: str) -> list[str]:
     found = []
     buckets = every(project)
     for field, value in asked:
-        if field == "bucket" and value not in (*buckets, "none"):
-            found.append(f"No bucket is called {value}. {nearest(value, buckets)}")
+        if field == "bucket" and value != "none" and not buckets.keys() & keys_named(value, buckets):
+            found.append(f"Unknown category {value!r}. {nearest(value, buckets)}")
         if field in _NAMED:
             names = _names(rows, _NAMED[field])
             near = difflib.get_close_matches(value, names, n=1) if value not in names else []

@@ -287,7 +287,7 @@ KEYED = ("attr", "meta", "feedback")
 """Fields that take a key of the sender's own."""
 
 FIELDS: dict[str, Field] = {
-    "bucket": Field(_bucket, "The bucket that a person or else a detector gave: bucket:wrong_tool, bucket:none"),
+    "bucket": Field(_bucket, "The category, from a reviewer or a detector: bucket:wrong_tool, bucket:none"),
     "outcome": Field(
         _one_of("outcome", {**{item.value: Q(outcome=item.value) for item in Outcome}, "unknown": Q(outcome=None)}),
         "outcome:success, outcome:failed or outcome:unknown",
@@ -307,7 +307,7 @@ FIELDS: dict[str, Field] = {
     "user": Field(_text("user", "user_id", none=True), "A user's id"),
     "env": Field(_text("env", "environment", none=True), "The deployment environment, such as env:production"),
     "tag": Field(_items("tag", "tags"), "A tag"),
-    "trace": Field(_trace, "A trace id or its beginning, also that of a part; rollouts are found too"),
+    "trace": Field(_trace, "A trace id or its start, also of a part; finds rollouts too"),
     "has": Field(_one_of("has", HAS), f"has: takes {', '.join(HAS)}"),
     "latency": Field(_number("latency", "latency_ms", _SECONDS), "Seconds: latency:>2, latency:<500ms"),
     "steps": Field(_number("steps", "step_count"), "steps:>10, steps:3..5"),

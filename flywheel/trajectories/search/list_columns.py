@@ -38,7 +38,7 @@ COLUMNS = {
     for column in (
         Column("when", "When", ("t.started_at",)),
         Column("outcome", "Outcome", ("t.outcome",)),
-        Column("bucket", "Bucket", ("t.label", "t.label_bucket", "t.proposed_bucket", "t.proposed_score")),
+        Column("bucket", "Category", ("t.label", "t.label_bucket", "t.proposed_bucket", "t.proposed_score")),
         Column("request", "Request", ("t.title",)),
         Column("tools", "Tools", ("t.tool_names",)),
         Column("steps", "Steps", ("t.step_count", "t.error_count"), is_number=True),

@@ -1,9 +1,9 @@
 """A condition on trajectories, said for one project so that an index leads to what it finds.
 
 `fields.py` says what a filter means; what is said here finds the same in that project, leaf by leaf. Names of agents
-and numbers of versions become their keys, since through a join no index of the trajectories is reached, and a pattern
-of tools or tags becomes the names that are like it. A beginning of attributes that many have lately is looked for in
-the order of the list.
+and numbers of versions become their keys, since through a join no index of the trajectories is reached, a label of a
+bucket becomes its key, and a pattern of tools or tags becomes the names that are like it. A beginning of attributes
+that many have lately is looked for in the order of the list.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from django.db.models import Q
 
 from flywheel.agents.models import Agent, Version
+from flywheel.trajectories.annotations import project_buckets
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.search import known_values
 from flywheel.trajectories.search.fields import BEGINNING
@@ -38,6 +39,9 @@ def _leaf(leaf: Leaf, project: int) -> Leaf:
         case ["version", "number"]:
             numbered = Version.objects.filter(agent__project=project, number=value)
             return "version__in", list(numbered.values_list("pk", flat=True))
+        case ["label_bucket" | "proposed_bucket" as field] if value:
+            keys = project_buckets.keys_named(project, value)
+            return (field, keys[0]) if len(keys) == 1 else (f"{field}__in", keys)
         case ["tool_names" | "tags" as field, "any_like"]:
             names = known_values.like(project, field, value)
             if names is not None:

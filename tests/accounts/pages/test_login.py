@@ -107,7 +107,7 @@ def test_home_leads_to_the_only_project_or_lets_choose(cast: Cast, sign_in: Sign
 
 def test_who_belongs_to_no_project_is_told_what_to_do(ada: User, sign_in: SignIn) -> None:
     page = sign_in(ada).get("/").content.decode()
-    assert "You belong to no project yet" in page
+    assert "You have no projects yet" in page
     assert "manage.py create_project my-project --admin ada" in page
 
 

@@ -65,7 +65,7 @@ def test_a_person_with_an_account_keeps_their_password(cast: Cast, admin: Client
 @pytest.mark.parametrize(
     ("username", "chosen", "told"),
     [
-        ("viewer", ["reviewer"], "is a member already"),
+        ("viewer", ["reviewer"], "is already a member"),
         ("<b>x</b>", ["viewer"], "cannot be a username"),
         ("carla", [], "choose at least one role"),
         ("carla", ["owner"], "is not one of the available choices"),
@@ -141,7 +141,7 @@ def test_a_key_that_does_not_fit_is_refused_at_the_form(admin: Client, change: d
 
 
 def test_nobody_makes_a_key_that_may_more_than_they(cast: Cast) -> None:
-    with pytest.raises(Refused, match="may not approve and roll back promotions here"):
+    with pytest.raises(Refused, match="can't approve and roll back promotions here"):
         api_keys.make(project=cast.project, actor=Actor(cast.admin), name="x", scopes=["approve"])
 
 
@@ -221,7 +221,7 @@ def test_a_lone_admin_becomes_an_approver_where_it_is_missing(cast: Cast, admin:
     assert (entry.actor, entry.data) == (cast.admin, {"before": ["admin"], "after": ["admin", "approver"]})
     shown = page_of(admin.get(page))
     assert "Give yourself" not in shown
-    assert "You are an approver now" in shown
+    assert "You are now an approver" in shown
 
 
 def test_whoever_is_refused_an_approval_is_told_how_to_give_it(cast: Cast, admin: Client, build: Build) -> None:

@@ -103,10 +103,10 @@ def test_a_price_is_replaced_and_never_changed(cast: Cast) -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"model": " "}, "model: '' is no model's name"),
-        ({"model": "*"}, "is no model's name"),
-        ({"model": "a*b"}, "is no model's name"),
-        ({"model": "m" * 201}, "is no model's name"),
+        ({"model": " "}, "model: '' is not a model name"),
+        ({"model": "*"}, "is not a model name"),
+        ({"model": "a*b"}, "is not a model name"),
+        ({"model": "m" * 201}, "is not a model name"),
         ({"price_in": -1.0}, "price_in: -1.0 is not from 0 to 10000"),
         ({"price_out": float("nan")}, "price_out: nan is not"),
         ({"price_cached": 10_001.0}, "price_cached: 10001.0 is not"),
@@ -123,7 +123,7 @@ def test_what_is_no_price_is_refused_by_its_field(cast: Cast, fields: dict[str, 
 def test_a_table_has_an_end(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_prices, "MOST", 1)
     named(cast, "m")
-    with pytest.raises(Refused, match="1 prices are there already"):
+    with pytest.raises(Refused, match="1 prices are the maximum"):
         named(cast, "n")
     named(cast, "m", 2)
 
@@ -147,7 +147,7 @@ def test_an_admin_names_prices_on_the_page(cast: Cast, sign_in: Callable[[User],
     assert "gpt-5-mini" in page, "the list that ships"
     wrong = admin.post(PAGE, {**sent, "model": "a*b"})
     assert wrong.status_code == 422
-    assert "is no model's name" in html.unescape(wrong.content.decode())
+    assert "is not a model name" in html.unescape(wrong.content.decode())
     assert admin.post(f"{PAGE}{ModelPrice.objects.get().pk}/remove/").status_code == 302
     assert not ModelPrice.objects.filter(removed_at=None).exists()
 

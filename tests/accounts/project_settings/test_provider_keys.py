@@ -92,10 +92,10 @@ def test_one_name_is_one_key_and_entering_it_again_changes_it(cast: Cast) -> Non
 @pytest.mark.parametrize(
     ("changes", "field", "told"),
     [
-        ({"name": "sk-1234"}, "name", "no name for a key"),
+        ({"name": "sk-1234"}, "name", "not a valid key name"),
         ({"name": "EXAMPLE_KEY"}, "name", "ending in _API_KEY"),
-        ({"base_url": "api.example.com"}, "base_url", "not the address of a server"),
-        ({"base_url": "http://api.example.com/v1"}, "base_url", "whoever sees the traffic sees the key"),
+        ({"base_url": "api.example.com"}, "base_url", "expected the address of a server"),
+        ({"base_url": "http://api.example.com/v1"}, "base_url", "anyone who can see the traffic can read the key"),
         ({"base_url": "http://169.254.169.254:80/v1"}, "base_url", "credentials"),
         ({"secret": "a b"}, "secret", "without spaces"),
         ({"secret": "ключ"}, "secret", "visible characters"),
@@ -121,7 +121,7 @@ def test_a_key_goes_to_its_own_server_alone(cast: Cast, monkeypatch: pytest.Monk
         "https://me@api.example.com/v1",
         "https://[",
     ):
-        assert "was entered for api.example.com" in provider_keys.refusal(cast.project.pk, "EXAMPLE_API_KEY", theirs)
+        assert "is for api.example.com" in provider_keys.refusal(cast.project.pk, "EXAMPLE_API_KEY", theirs)
         with pytest.raises(provider_keys.NoKey, match="it is not sent to"):
             provider_keys.secret_for(cast.project.pk, "EXAMPLE_API_KEY", theirs)
     monkeypatch.setenv("EXAMPLE_API_KEY", "sk-operator")
@@ -133,7 +133,7 @@ def test_a_key_goes_to_its_own_server_alone(cast: Cast, monkeypatch: pytest.Monk
 def test_without_a_key_it_is_said_where_one_is_entered(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_API_KEY_HOSTS", "api.example.com")
     with pytest.raises(
-        provider_keys.NoKey, match=r"no key EXAMPLE_API_KEY: an admin enters it under Settings › Models"
+        provider_keys.NoKey, match=r"no key EXAMPLE_API_KEY: have an admin enter it under Settings › Models"
     ):
         provider_keys.secret_for(cast.project.pk, "EXAMPLE_API_KEY", SERVER)
 
@@ -141,9 +141,9 @@ def test_without_a_key_it_is_said_where_one_is_entered(cast: Cast, monkeypatch: 
 def test_another_secret_key_cannot_unseal_it_and_says_what_to_do(cast: Cast, settings: Any) -> None:
     row = enter(cast)
     settings.SECRET_KEY = "another"
-    with pytest.raises(CannotUnseal, match="an admin enters it again"):
+    with pytest.raises(CannotUnseal, match="an admin must enter it again"):
         row.unseal()
-    with pytest.raises(provider_keys.NoKey, match="an admin enters it again"):
+    with pytest.raises(provider_keys.NoKey, match="an admin must enter it again"):
         provider_keys.secret_for(cast.project.pk, "EXAMPLE_API_KEY", SERVER)
 
 
@@ -156,7 +156,7 @@ def test_a_version_names_the_key_and_its_engine_sends_it(cast: Cast) -> None:
     assert "project" not in version.endpoint
     assert open_version(version).api_key == SECRET  # type: ignore[attr-defined]
     elsewhere = VersionContent(base_model="m", endpoint=endpoint | {"base_url": "https://evil.example.org/v1"})
-    with pytest.raises(Refused, match=r"was entered for api\.example\.com"):
+    with pytest.raises(Refused, match=r"is for api\.example\.com"):
         make_version(agent=agent, actor=Actor(cast.builder), content=elsewhere)
 
 
@@ -174,19 +174,21 @@ def test_the_connection_is_tried_with_the_list_of_models(
     cast: Cast, sign_in: Callable[[User], Client], server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row, admin = enter(cast, base_url=server), sign_in(cast.admin)
-    assert "EXAMPLE_API_KEY: 2 models answer to this key" in page_of(admin.post(f"{PAGE}{row.pk}/try/", follow=True))
+    assert "EXAMPLE_API_KEY: 2 models are available with this key" in page_of(
+        admin.post(f"{PAGE}{row.pk}/try/", follow=True)
+    )
     assert Models.seen == [f"/v1/models Bearer {SECRET}"]
     for answer, told in [
         ((404, b""), "no list of models at this address"),
-        ((302, b""), "sends on to another address"),
+        ((302, b""), "redirects to another address"),
         ((500, b"<b>oops"), "the server answered 500: <b>oops"),
-        ((200, b"<html>"), "this is no OpenAI-compatible server; it answered: <html>"),
+        ((200, b"<html>"), "not an OpenAI-compatible server; it answered: <html>"),
     ]:
         monkeypatch.setattr(Models, "answer", answer)
         tried = provider_connection.try_connection(row)
         assert (tried.works, told in tried.words) == (False, True), tried
     wrong = enter(cast, name="WRONG_API_KEY", base_url=server, secret="sk-wrong")
-    assert "the server does not take this key (401): who?" in provider_connection.try_connection(wrong).words
+    assert "the server rejects this key (401): who?" in provider_connection.try_connection(wrong).words
     away = enter(cast, name="AWAY_API_KEY", base_url="http://127.0.0.1:9/v1")
     assert "no answer from http://127.0.0.1:9/v1" in provider_connection.try_connection(away).words
     ProviderKey.objects.filter(pk=away.pk).update(base_url="http://a..b:80/v1")  # of before such hosts were refused
@@ -205,7 +207,7 @@ def test_programs_enter_try_list_and_forget_keys(
     listed = client.get("/api/v1/provider-keys", headers=admin).json()["items"]
     assert [row["name"] for row in listed] == ["EXAMPLE_API_KEY"]
     tried = client.post("/api/v1/provider-keys/EXAMPLE_API_KEY/try", headers=admin).json()
-    assert tried == {"works": True, "words": "2 models answer to this key"}
+    assert tried == {"works": True, "words": "2 models are available with this key"}
     assert client.get("/api/v1/provider-keys", headers=key("read")).status_code == 403
     assert client.delete("/api/v1/provider-keys/EXAMPLE_API_KEY", headers=admin).status_code == 204
     assert client.delete("/api/v1/provider-keys/EXAMPLE_API_KEY", headers=admin).status_code == 404

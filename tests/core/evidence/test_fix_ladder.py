@@ -173,4 +173,4 @@ def test_a_hosted_model_may_always_change_its_prompt_and_is_never_trained() -> N
     ladder = recommend(Evidence({"wrong_tool": 30}, rate(0.3), rate(0.3), k=8, corrected=40, pairs=80, is_hosted=True))
     assert (ladder[0].fix, ladder[0].blocked_by) == ("prompt", "")
     assert {item.blocked_by for item in ladder if item.fix in fix_ladder.TRAINED} == {fix_ladder.HOSTED}
-    assert not any("Broken format is not" in item.blocked_by for item in ladder)
+    assert not any("Formatting is not" in item.blocked_by for item in ladder)

@@ -83,7 +83,7 @@ def test_a_clear_gain_is_eligible() -> None:
 def test_a_small_gain_is_not_shown_and_says_what_would_show_it() -> None:
     decision = decide(Policy(), evidence(BASELINE, arm(0.44, seed=3)))
     assert decision.verdict == "not_shown"
-    assert "chance alone could explain it" in decision.words
+    assert "not statistically significant" in decision.words
     assert "tasks like these" in decision.words
 
 
@@ -440,7 +440,7 @@ def test_a_gain_is_confirmed_at_the_first_opening_and_harder_to_confirm_at_each_
     assert words[0].endswith("by the one-sided bound, at 3% error.")
     assert confirm(Policy(), sealed, 40).verdict == "not_shown"
     assert words[1].startswith("NOT CONFIRMED — success up ")
-    assert "chance alone could explain it" in words[1]
+    assert "not statistically significant" in words[1]
 
 
 def test_a_fall_on_sealed_tasks_is_a_regression() -> None:

@@ -254,7 +254,7 @@ def test_the_page_shows_what_is_taken_and_then_makes_it(cast: Cast, sign_in: Cal
     assert answer.status_code == 200
     for words in (
         "3 of 4 items become tasks",
-        "1 of 2 graders cannot be taken",
+        "1 of 2 graders are not supported",
         "&lt;b&gt;Match",
         "<code>item.label</code>",
     ):

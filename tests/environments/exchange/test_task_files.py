@@ -107,7 +107,7 @@ def test_a_page_shows_what_the_lines_become_and_then_makes_them(
     assert client.post(sent).status_code == 302
     assert environment.tasks.get().is_proved
     page = page_of(client.get(reverse("environments:task", args=["acme", environment.name, 1])))
-    assert "Asked and wanted" in page
+    assert "Request and expected" in page
     assert "nothing recorded" not in page, "nobody did anything yet, so nothing is missing"
     assert client.get(sent).status_code == 404, "the upload is gone with its import"
     again = client.post(home, {"text": LINES.decode()}).headers["Location"]

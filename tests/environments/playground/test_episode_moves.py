@@ -227,11 +227,11 @@ def test_the_tokens_of_versions_are_counted_and_limited(
     assert play.is_over
     assert play.ended == "broken off: the episode's 40 tokens are spent"
     assert play.verdict is not None
-    assert play.verdict["score"] == 0.0, "it is judged as it stands"
+    assert play.verdict["score"] == 0.0, "It is judged in its current state"
     page = sign_in(cast.builder).get(reverse("environments:play", args=[cast.project.slug, play.pk])).content.decode()
     assert "100 tokens in, 10 out" in page
     assert "200 tokens in, 40 of at most 40 out" in page
-    assert "Broken off: the episode&#x27;s 40 tokens are spent. It is judged as it stands." in page
+    assert "Broken off: the episode&#x27;s 40 tokens are spent. It is judged in its current state." in page
     play = verbs.take_back(play=play, at=3)
     assert (play.ended, play.is_over, play.tokens_out) == ("", False, 30), "what is taken back is not spent"
 

@@ -264,7 +264,7 @@ def test_the_page_says_which_check_failed(
     task.save()
     url = reverse("environments:task", args=["acme", "mail", task.number])
     page = page_of(sign_in(cast.viewer).get(url))
-    assert "The proof is not green" in page
+    assert "The proof failed" in page
     assert "Check “corrected” wanted high and scored 0.90" in page
 
 

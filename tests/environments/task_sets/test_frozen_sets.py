@@ -45,7 +45,7 @@ def test_other_code_that_judges_makes_the_next_version_of_the_same_settings(
     old = environment_version(environment=environment, actor=Actor(cast.builder), **settings)
     first = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     page = reverse("environments:environment", args=["acme", environment.name])
-    warning = "The code that judges has changed since"
+    warning = "code changed since"
     assert warning not in sign_in(cast.builder).get(page).content.decode()
     monkeypatch.setattr(verifiers, "REVISION", 99)
     assert warning in sign_in(cast.builder).get(page).content.decode()

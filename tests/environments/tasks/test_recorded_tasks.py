@@ -92,7 +92,7 @@ def test_a_trajectory_that_passes_guards_its_own_answer(cast: Cast, build: Build
         ({"bucket": "wrong_tool", "corrected": {"text": "no"}}, {}, "the corrected action is a text"),
         ({}, {"answer": "I will"}, "the passing answer is no tool call: not valid JSON"),
         ({"bucket": "wrong_tool", "corrected": RIGHT}, {"metadata": {"state": ["Bako"]}}, "is not an object of lists"),
-        ({"bucket": "wrong_tool", "corrected": RIGHT}, {"prompt": " "}, "has no request by a user"),
+        ({"bucket": "wrong_tool", "corrected": RIGHT}, {"prompt": " "}, "has no user request"),
     ],
 )
 def test_what_is_missing_is_said(
@@ -147,7 +147,7 @@ def test_what_followed_an_observation_is_no_task_of_one_turn(
         add_step(row, position, said)
     failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", step=step, corrected=RIGHT)
     if is_refused:
-        with pytest.raises(Refused, match=r"the agent had called calendar\.search by then"):
+        with pytest.raises(Refused, match=r"this failure happens after a call of calendar\.search"):
             task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     else:
         task, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
@@ -160,7 +160,7 @@ def test_a_success_that_had_to_look_first_is_no_task_of_one_turn(
     row = build.trajectory(answer=WRONG, metadata=PEOPLE)
     add_step(row, 3, Message("tool", "Bako is busy on monday."))
     add_step(row, 4, Message("assistant", json.dumps(RIGHT)))
-    with pytest.raises(Refused, match=r"the agent had called calendar\.create_event by then"):
+    with pytest.raises(Refused, match=r"this failure happens after a call of calendar\.create_event"):
         task_from(
             failure=decide(trajectory=row, actor=Actor(cast.reviewer)),
             environment=environment,
@@ -288,7 +288,7 @@ def test_a_decision_that_does_not_fit_makes_no_task(
     url = reverse("environments:make_task", args=["acme", row.trace_id])
     answer = sign_in(cast.builder).post(url, {"environment": "mail", "seen": "0"}, headers={"HX-Request": "true"})
     assert (answer.status_code, answer["HX-Retarget"]) == (422, "#decision-pane")
-    assert "Choose a bucket" in answer.content.decode()
+    assert "Choose a category" in answer.content.decode()
     assert not Task.objects.exists()
 
 

@@ -152,7 +152,7 @@ def test_a_passing_run_guards_its_calls_or_its_words(cast: Cast, build: Build, r
         (RUN, None, "s6", "no corrected action"),
         (RUN, SCREAM, "s6", "changes nothing"),
         (RUN, {"text": " you meet bako on friday"}, "s8", "changes nothing"),
-        (RUN, {"avoid": [], "text": "x"}, "s1", "no request by a user"),
+        (RUN, {"avoid": [], "text": "x"}, "s1", "no user request"),
         (RUN[:5] + RUN[6:], RIGHT, "s5", "the call of calendar.find before the marked step has no result"),
         ([*RUN[:4], *RUN[5:]], RIGHT, "s5", "message 4 is a result of calendar.find without its call"),
         (RUN[:2], RIGHT, "", "no step is marked"),
@@ -227,7 +227,7 @@ def test_all_that_are_labelled_become_tasks_at_once(cast: Cast, build: Build, re
     failed(cast, run(build), SCREAM)
     made = tasks_from_all(environment=replay, actor=Actor(cast.builder))
     assert (len(made.made), made.unproved) == (2, 0)
-    assert list(made.refused) == ["the correction changes nothing: it is what the agent did at the marked step"]
+    assert list(made.refused) == ["the correction equals what the agent did at the marked step"]
     assert without_task(replay).count() == 1
 
 
@@ -318,7 +318,7 @@ def test_the_page_of_a_task_shows_the_users_turns_as_the_text_that_they_are(
     task = make(cast, replay, failed(cast, run(build, talk), RIGHT, "s4"))
     page = page_of(sign_in(cast.viewer).get(reverse("environments:task", args=["acme", replay.name, task.number])))
     turns = page[page.index("The user's turns") : page.index("Results by version")]
-    assert "not used while the next action is judged" in turns
+    assert "not used when the next action is judged" in turns
     assert "&lt;script&gt;Yes" in turns
     assert "<b>" not in turns
     assert "\u202e" not in turns

@@ -307,7 +307,7 @@ def test_a_builder_makes_an_environment_and_its_tasks_by_clicks(cast: Cast, sign
     task = Task.objects.order_by("pk").first()
     assert task is not None
     shown = client.get(reverse("environments:task", args=["acme", "games", task.number])).content.decode()
-    assert "generated out of seed 3" in shown
+    assert "generated from seed 3" in shown
     version = reverse("environments:make_version", args=["acme", "games"])
     told = client.post(version, {"config": '{"max_turns": 2}', "verifier": '{"kind": "tictactoe"}'})
     assert (told.status_code, "max_turns: 2 is not" in told.content.decode()) == (422, True)

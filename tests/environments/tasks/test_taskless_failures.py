@@ -63,7 +63,7 @@ def test_what_can_be_a_task_is_ready_and_gone_once_it_is_one(cast: Cast, build: 
     task_from(failure=ready, environment=replay, actor=Actor(cast.builder))
     assert list(without_any_task(cast.project)) == [same]
     task_from(failure=same, environment=replay, actor=Actor(cast.builder))
-    assert not without_any_task(cast.project).exists(), "one that asks the very same has that task"
+    assert not without_any_task(cast.project).exists(), "one that same request has that task"
 
 
 def test_the_page_names_what_is_missing_and_leads_to_the_desk(
@@ -79,7 +79,7 @@ def test_the_page_names_what_is_missing_and_leads_to_the_desk(
     assert "<dt>With a corrected action</dt><dd>4</dd>" in page.replace("> <", "><")
     assert "changes nothing" not in page_of(client.get(home + "?corrected=no"))
     assert "no corrected action" not in page_of(client.get(home + "?corrected=yes"))
-    assert "No failure without a task matches" in page_of(client.get(home + "?bucket=wrong_tool"))
+    assert "No matching failures" in page_of(client.get(home + "?bucket=wrong_tool"))
     for room in ("failures:index", "environments:index"):
         assert home in page_of(client.get(reverse(room, args=[cast.project.slug])))
     of_bucket = page_of(client.get(reverse("failures:bucket", args=[cast.project.slug, "wrong_arguments"])))

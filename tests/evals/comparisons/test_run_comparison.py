@@ -99,7 +99,7 @@ def test_what_was_stored_shows_the_same_as_what_was_computed(runs: Pair) -> None
     candidate, baseline, _ = runs
     shown = comparison_context(candidate, baseline, comparison(candidate, baseline), margins={"unsafe": 0.01})
     series = shown["charts"][0]["series"][0]
-    assert series["margin"][series["y"].index("Side effects (less is better)")] == 1.0
+    assert series["margin"][series["y"].index("Side effects (lower is better)")] == 1.0
     assert {row["key"] for row in shown["metrics"]} >= {"success", "unsafe", "latency_p95_ms"}
     latency = next(row for row in shown["metrics"] if row["key"] == "latency_p50_ms")
     assert latency["note"]
@@ -153,7 +153,7 @@ def test_runs_that_cannot_be_compared_say_why(
     waiting = submit(build)
     with pytest.raises(CannotCompare, match=f"eval {waiting.pk} is queued"):
         comparison(candidate, waiting)
-    with pytest.raises(CannotCompare, match="this is one"):
+    with pytest.raises(CannotCompare, match="choose two different runs"):
         comparison(candidate, candidate)
     page = sign_in(cast.viewer).get(reverse("evals:compare", args=["acme", candidate.pk, waiting.pk]))
     assert "both must have succeeded" in page.content.decode()

@@ -100,7 +100,7 @@ def test_it_filters_to_failures_and_to_disagreements(
     alone = {"show": "differ", "version": str(runs[1].version)}
     answer = client.get(address(task_set), alone)
     assert shown(answer) == {}
-    assert "No task is solved by one of these versions and not by another" in answer.content.decode()
+    assert "These versions solve the same tasks" in answer.content.decode()
     counts = client.get(address(task_set), {"version": str(runs[1].version)}).context["grid"].counts
     assert counts == {"all": 6, "failures": 2, "differ": 0, "disputed": 0}
 
@@ -130,7 +130,7 @@ def test_versions_are_chosen_in_the_address(
     monkeypatch.setattr(task_grid, "MOST", 1)
     assert client.get(address(task_set)).context["columns"] == [runs[1]], "the newest where none is named"
     for wanted, says in (
-        (names, "version: 2 are too many side by side; 1 are the most"),
+        (names, "version: 2 are too many; at most 1 fit side by side"),
         (["<b>nobody@1"], "has no eval here that succeeded; these have: assistant@"),
     ):
         answer = client.get(address(task_set), {"version": wanted}, follow=True)

@@ -229,8 +229,8 @@ def test_a_finished_run_offers_to_ask_again_what_its_server_was_away_for(
     silent = run.results.filter(cause="away").count()
     text = page_of(sign_in(cast.builder).get(page(run)))
     assert f"<b>{silent} attempts not answered.</b>" in text
-    assert "Ask again</button>" in text
-    assert "Ask again</button>" not in page_of(sign_in(cast.viewer).get(page(run)))
+    assert "Retry</button>" in text
+    assert "Retry</button>" not in page_of(sign_in(cast.viewer).get(page(run)))
     sign_in(cast.builder).post(page(run, "resume"))
     run.refresh_from_db()
     assert (run.state, run.results.count()) == (State.QUEUED, 36 - silent)

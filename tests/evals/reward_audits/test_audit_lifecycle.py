@@ -314,14 +314,11 @@ def test_nothing_on_the_desk_tells_the_verdict(run: EvalRun, cast: Cast, sign_in
     desk = client.post(f"{here}items/1/", {"answer": "pass"}, headers={"hx-request": "true"}).content.decode()
     assert "Output 2 of 60" in desk
     desk = client.post(f"{here}items/1/", {"answer": "maybe"}, headers={"hx-request": "true"}).content.decode()
-    assert "Nothing was kept" in desk
+    assert "Not saved" in desk
     other = sign_in(cast.reviewer)
     desk = other.post(f"{here}items/1/", {"answer": "fail"}, headers={"hx-request": "true"}).content.decode()
-    assert "judged by somebody else meanwhile" in desk
-    assert (
-        "nothing here that could be taken back"
-        in other.post(f"{here}undo/", headers={"hx-request": "true"}).content.decode()
-    )
+    assert "judged by someone else in the meantime" in desk
+    assert "no judgement to undo here" in other.post(f"{here}undo/", headers={"hx-request": "true"}).content.decode()
     assert "Output 1 of 60" in client.post(f"{here}undo/", headers={"hx-request": "true"}).content.decode()
     assert RewardAuditItem.objects.filter(answer="").count() == 60
 
@@ -330,7 +327,7 @@ def test_where_a_reward_stands_and_who_may_override(
     run: EvalRun, cast: Cast, sign_in: Callable[[User], Client]
 ) -> None:
     address = f"/p/acme/evals/reward/?version={run.version}&task_set={run.task_set}"
-    assert "Begin the audit" in sign_in(cast.builder).get(address).content.decode()
+    assert "Start the audit" in sign_in(cast.builder).get(address).content.decode()
     given = {"version": str(run.version), "task_set": str(run.task_set), "reason": "we must"}
     assert sign_in(cast.trainer).post("/p/acme/evals/reward/override/", given).status_code == 403
     sign_in(cast.approver).post("/p/acme/evals/reward/override/", given)

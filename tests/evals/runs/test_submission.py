@@ -74,7 +74,7 @@ def test_what_was_spent_is_resumed_with_a_greater_budget_or_with_none(
         ({}, "the budget of 100 tokens is spent: 480; resume it with a greater budget, or with none"),
         ({"tokens": "480"}, "the budget of 480 tokens is spent: 480; resume it"),
         ({"tokens": "0"}, "greater than or equal to 1"),
-        ({"tokens": "481", "usd": "1"}, "has no price, so nobody knows"),
+        ({"tokens": "481", "usd": "1"}, "has no price, so its cost is unknown"),
     ):
         assert says in client.post(address, sent, follow=True).content.decode()
         run.refresh_from_db()
@@ -106,7 +106,7 @@ def test_a_program_resumes_with_another_budget(
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("version", "assistant@", "is not of the form agent@version"),
+        ("version", "assistant@", "is not a version: expected agent@version"),
         ("version", "nobody@1", "There is no agent &#x27;nobody&#x27;; this project has assistant"),
         ("version", "assistant@77", "Assistant has no version 77; it has 1"),
         ("version", "assistant@live", "Assistant has no live version"),
@@ -118,7 +118,7 @@ def test_a_program_resumes_with_another_budget(
         ("temperature", "nan", "Enter a number"),
         ("top_p", "0", "0 leaves nothing to choose from"),
         ("split", "secret", "not one of the available choices"),
-        ("usd", "1", "has no price, so nobody knows"),
+        ("usd", "1", "has no price, so its cost is unknown"),
         ("tokens", "0", "greater than or equal to 1"),
         ("key", "x", "Enter a valid UUID"),
     ],

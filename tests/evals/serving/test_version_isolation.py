@@ -119,9 +119,9 @@ def test_the_pages_and_the_api_say_which_test_vouches_or_what_to_run(
 def test_a_test_that_is_under_way_has_no_card(build: Build, cast: Cast, sign_in: SignIn, ended: Ended) -> None:
     run = ended(adapted(build, 1))
     page = reverse("evals:run", args=["acme", run.pk])
-    assert "Adapters kept apart" in page_of(sign_in(cast.viewer).get(page))
+    assert "Adapter isolation" in page_of(sign_in(cast.viewer).get(page))
     EvalRun.objects.filter(pk=run.pk).update(isolation={"arms": ["assistant-v1-00000001"]}, state=State.RUNNING)
-    assert "Adapters kept apart" not in page_of(sign_in(cast.viewer).get(page))
+    assert "Adapter isolation" not in page_of(sign_in(cast.viewer).get(page))
 
 
 def test_the_table_of_versions_names_the_pairs_and_asks_once_for_all(

@@ -102,7 +102,7 @@ def test_refusals_are_precise(cast: Cast, build: Build, key: Key, client: Client
         answer = client.generic(method, where, json.dumps(body), JSON, headers=as_whom)
         return answer.status_code, str(answer.json()["detail"])
 
-    assert told("POST", ROOT, {"name": "q"}, other) == (422, "name: there is a queue 'q' already")
+    assert told("POST", ROOT, {"name": "q"}, other) == (422, "name: a queue 'q' already exists")
     client.post(f"{path}/take", {}, JSON, headers=other)
     bodies = {"hold": {}, "review": {"bucket": "wrong_tool"}, "decline": {"reason": "r"}, "release?at_the_end=true": {}}
     for where, body in bodies.items():

@@ -72,20 +72,20 @@ def test_names_of_a_page_of_rows_are_one_statement(cast: Cast, refund: ProjectBu
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"label": " "}, "label: between 1 and 60"),
-        ({"label": "x" * 61}, "label: between 1 and 60"),
-        ({"label": "a\u202eb"}, "label: between 1 and 60 visible"),
-        ({"label": "Wrong Tool", "key": "mine"}, "label: there is a bucket 'Wrong Tool' already"),
-        ({"label": "REFUND PROMISED", "key": "mine"}, "label: there is a bucket"),
+        ({"label": " "}, "label: expected between 1 and 60"),
+        ({"label": "x" * 61}, "label: expected between 1 and 60"),
+        ({"label": "a\u202eb"}, "label: expected between 1 and 60 visible"),
+        ({"label": "Wrong Tool", "key": "mine"}, "label: a category 'Wrong Tool' already exists"),
+        ({"label": "REFUND PROMISED", "key": "mine"}, "label: a category"),
         ({"label": "New one", "key": "wrong_tool"}, "key: 'wrong_tool' is taken"),
         ({"label": "New one", "key": "refund_promised"}, "key: 'refund_promised' is taken"),
         ({"label": "None"}, "key: 'none' is taken"),
-        ({"label": "New one", "key": "New-One"}, "key: lower-case letters"),
-        ({"parent": "refund_promised"}, "parent: 'refund_promised' is no built-in bucket"),
+        ({"label": "New one", "key": "New-One"}, "key: expected lower-case letters"),
+        ({"parent": "refund_promised"}, "parent: 'refund_promised' is not built in"),
         ({"shortcut": "o"}, "shortcut: o chooses 'Refund promised' already"),
-        ({"shortcut": "p"}, "shortcut: one of a b h"),
-        ({"shortcut": "1"}, "shortcut: one of a b h"),
-        ({"shortcut": "ab"}, "shortcut: one of a b h"),
+        ({"shortcut": "p"}, "shortcut: expected one of a b h"),
+        ({"shortcut": "1"}, "shortcut: expected one of a b h"),
+        ({"shortcut": "ab"}, "shortcut: expected one of a b h"),
         ({"description": "a\0b"}, "description: "),
     ],
 )
@@ -119,7 +119,7 @@ def test_an_archived_bucket_is_not_offered_and_keeps_its_name(cast: Cast, build:
         decide(trajectory=new, actor=Actor(cast.reviewer), bucket="refund_promised")
     decide(trajectory=old, actor=Actor(cast.reviewer), bucket="refund_promised", note="still so")
     other = define(project=cast.project, actor=Actor(cast.builder), wanted=REFUND, key="refund")
-    with pytest.raises(Refused, match="label: there is a bucket"):
+    with pytest.raises(Refused, match="label: a category"):
         archive(bucket=refund, actor=Actor(cast.builder), is_archived=False)
     archive(bucket=other, actor=Actor(cast.builder))
     archive(bucket=refund, actor=Actor(cast.builder), is_archived=False)

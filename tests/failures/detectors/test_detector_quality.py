@@ -171,7 +171,7 @@ def test_a_sample_counts_as_far_as_all_of_it_is_decided(
     assert (drawn(), detector_quality.undecided(cast.project)) == ([rows[0].pk], 0)
     archive_queue(queue=sample, actor=Actor(cast.builder), is_archived=False)
     listed = page_of(sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])))
-    assert "2 drawn by lot are not decided." in listed
+    assert "2 sampled are not decided." in listed
     told = Client().get("/api/v1/detectors/broken_output", headers=key("read")).json()
     assert (told["undecided"], told["random_sample"]["recall"]["n"]) == (2, 1)
     give(item=sample.items.get(trajectory=rows[2]), actor=Actor(cast.reviewer))
@@ -251,7 +251,7 @@ def test_what_is_off_by_default_is_off_until_the_project_says_otherwise(
     assert not detector_quality.measure_one(cast.project, OUTPUT.name).is_on
     assert OUTPUT.name not in [each.name for each in detector_settings.proposing(cast.project, OUTPUT.bucket)]
     page = sign_in(cast.admin).get(reverse("failures:detector", args=["acme", OUTPUT.name])).content.decode()
-    assert "Off unless you switch it on." in page
+    assert "Off by default." in page
 
     common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin), "name": OUTPUT.name}
     assert not detector_settings.switch(**common, is_on=False)
@@ -292,7 +292,7 @@ def test_a_detector_proposes_a_bucket_of_the_project_where_it_says_so(
     client, where = sign_in(cast.reviewer), reverse("failures:queue", args=["acme"])
     page = page_of(client.get(where, {"bucket": "cut_off"}))
     assert 'value="cut_off" checked' in page
-    assert "Filter left out" not in page
+    assert "Filter ignored" not in page
     label = reverse("failures:label", args=["acme", waiting.trace_id])
     client.post(label, {"quick": "confirm", "seen": "0"})
     said = waiting.failures.get(current=True)
@@ -354,11 +354,11 @@ def test_the_page_and_programs_let_it_propose_another_bucket(
     admin = sign_in(cast.admin)
     said = page_of(admin.post(where, {"bucket": "cut_off"}, follow=True))
     assert "broken_output proposes cut off from now on." in said
-    assert "let it propose cut off in the place of broken format" in said
+    assert "changed its category from broken format to cut off" in said
     assert "Nothing was changed: bucket" in page_of(admin.post(where, {"bucket": "moon"}, follow=True))
     assert "broken_output" in page_of(admin.get(reverse("failures:bucket", args=["acme", "cut_off"])))
     refused = admin.post(reverse("failures:archive_bucket", args=["acme", "cut_off"]), follow=True)
-    assert "let it propose another one first" in page_of(refused)
+    assert "choose another one for it first" in page_of(refused)
     client, api = Client(), "/api/v1/detectors/broken_output"
     found = client.get(api, headers=key("read")).json()
     assert (found["bucket"], found["own_bucket"], found["is_on"]) == ("cut_off", "format_error", True)
@@ -381,7 +381,7 @@ def test_the_pages_show_what_was_measured_and_only_admins_switch(cast: Cast, bui
     decide(trajectory=missed, actor=Actor(cast.reviewer), bucket="format_error")
     listed = page_of(sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])))
     assert "50.0" in listed
-    assert "No recall without bias yet." in listed
+    assert "No unbiased recall yet." in listed
     address = reverse("failures:detector", args=["acme", "broken_output"])
     page = page_of(sign_in(cast.viewer).get(address))
     assert "&lt;b&gt;Meet&lt;/b&gt;" in page
@@ -391,7 +391,7 @@ def test_the_pages_show_what_was_measured_and_only_admins_switch(cast: Cast, bui
     assert sign_in(cast.builder).post(switch, {"on": "0"}).status_code == 403
     assert sign_in(cast.stranger).post(switch, {"on": "0"}).status_code == 404
     admin = sign_in(cast.admin)
-    assert "is withdrawn" in page_of(admin.post(switch, {"on": "0"}, follow=True))
+    assert "proposals are withdrawn" in page_of(admin.post(switch, {"on": "0"}, follow=True))
     assert not DetectorSetting.objects.get().is_on
     assert admin.get(reverse("failures:detector", args=["acme", "moon"])).status_code == 404
     assert admin.post(reverse("failures:switch_detector", args=["acme", "moon"])).status_code == 404

@@ -106,9 +106,9 @@ def test_the_same_decision_sent_twice_is_one(cast: Cast, row: Trajectory) -> Non
     ("fields", "message"),
     [
         ({"bucket": "weird"}, "bucket: 'weird' is unknown; use one of format_error"),
-        ({"bucket": "other"}, "note: say what is wrong"),
+        ({"bucket": "other"}, "note: describe what is wrong"),
         ({"bucket": "wrong_tool", "step": "s99"}, "step: this trajectory has no step 's99'"),
-        ({"bucket": "", "corrected": RIGHT}, "corrected: leave it empty when nothing is wrong"),
+        ({"bucket": "", "corrected": RIGHT}, "corrected: leave empty if nothing is wrong"),
         ({"bucket": "wrong_tool", "note": "x" * 10_001}, "note: 10001 characters are too many"),
         ({"bucket": "wrong_tool", "note": "a\0b"}, "null character"),
         ({"bucket": "wrong_tool", "corrected": {"tool": "email.send"}}, "expected"),

@@ -63,7 +63,7 @@ def test_a_queue_is_made_edited_and_archived(cast: Cast, sign_in: SignIn, queue:
     assert (found.rule, found.bucket, found.needed, found.minutes) == ("detected", "format_error", 2, 5)
     refused = client.post(at("new_queue"), {**sent, "needed": "3", "assignees": ["reviewer"]})
     assert refused.status_code == 422
-    assert "there is a queue &#x27;format&#x27; already" in page_of(refused)
+    assert "a queue &#x27;format&#x27; already exists" in page_of(refused)
     page = page_of(client.get(at("edit_queue", found)))
     assert "Look twice." in page
     client.post(at("edit_queue", found), {**sent, "name": "renamed"})
@@ -81,13 +81,13 @@ def test_a_queue_begins_with_what_was_chosen_in_the_list(cast: Cast, sign_in: Si
     assert "New queue…" in page_of(client.get("/p/acme/trajectories/"))
     assert "New queue…" not in page_of(sign_in(cast.reviewer).get("/p/acme/trajectories/"))
     page = page_of(client.post(at("new_queue"), {**sent, "all": "1", "id": wanted[0].trace_id, "begin": "1"}))
-    assert "Begins with 3 trajectories" in re.sub("<[^>]*>", "", page)
+    assert "Starts with 3 trajectories" in re.sub("<[^>]*>", "", page)
     assert "tag:vip" in page
     assert wanted[0].trace_id not in page
     filled = {**sent, "rule": "hand", "needed": "2", "minutes": "5"}
     assert "This field is required" in page_of(client.post(at("new_queue"), {**filled, "name": ""}))
     told = page_of(client.post(at("new_queue"), {**filled, "name": "refunds"}, follow=True))
-    assert "put into it in the background" in told
+    assert "being added in the background" in told
     job, made = Bulk.objects.get(), Queue.objects.get()
     assert (job.action, job.q, job.ids, job.options["queue"]) == ("queue", "tag:vip", [], made.pk)
     client.post(at("new_queue"), {**filled, "name": "refunds again"})
@@ -113,7 +113,7 @@ def test_trajectories_are_added_by_hand_and_what_was_not_found_is_said(
     assert f"1 not found: {other.trace_id}" in page
     page = page_of(client.post(at("add_to_queue"), sent, follow=True))
     assert "0 added" in page
-    assert "1 was in it already" in page
+    assert "1 was already in it" in page
     archive(queue=made, actor=Actor(cast.builder))
     assert "is archived" in page_of(client.post(at("add_to_queue"), sent, follow=True))
     assert client.post(at("add_to_queue"), {"queue": "0", "trace_ids": "x"}).status_code == 404
@@ -132,7 +132,7 @@ def test_taking_leads_from_item_to_item_until_nothing_is_left(cast: Cast, sign_i
     assert answer["HX-Push-Url"] == at("item", made, b)
     answer = client.post(at("decline", made, b), {"reason": "a test run"}, headers=HTMX)
     assert answer["HX-Push-Url"] == at("desk", made)
-    assert "Every item is decided" in page_of(answer)
+    assert "All caught up" in page_of(answer)
     assert [item.state for item in items(made)] == [State.DONE, State.DECLINED]
 
 
@@ -173,7 +173,7 @@ def test_who_comes_too_late_is_told_and_keeps_what_was_written(cast: Cast, sign_
     assert not Review.objects.exists()
     give(item=item, actor=Actor(cast.builder), bucket="format_error")
     page = page_of(client.post(at("decide", made, item), sent, headers=HTMX))
-    assert "builder decided broken format since you opened this. Yours is not saved; save again to put it above" in page
+    assert "builder decided broken format since you opened this. Yours is not saved; save again to replace it" in page
     failure = Failure.objects.get()
     client.post(at("decide", made, item), {**sent, "seen": str(failure.pk)}, headers=HTMX)
     current = Failure.objects.get(current=True)
@@ -213,7 +213,7 @@ def test_a_builder_settles_what_reviewers_disagree_on(cast: Cast, sign_in: SignI
     give(item=item, actor=Actor(cast.trainer), bucket="bad_planning")
     client = sign_in(cast.builder)
     page = page_of(client.get(at("item", made, item)))
-    assert "Its reviewers do not agree" in page
+    assert "Its reviewers disagree" in page
     assert "first words" not in page
     page = page_of(client.get(at("item", made, item) + "?settle=1"))
     assert "first words" in page
@@ -237,9 +237,9 @@ def test_a_builder_who_is_no_reviewer_settles_also_what_somebody_has_in_hand(
     assert take(queue=made, actor=Actor(cast.approver)) == item
     client = sign_in(cast.builder)
     address = at("item", made, item)
-    assert "names its reviewers" in page_of(client.get(address))
+    assert "not a reviewer of the queue" in page_of(client.get(address))
     page = page_of(client.get(f"{address}?settle=1"))
-    assert "Settle and next" in page
+    assert "Settle & next" in page
     assert 'id="hold"' not in page, "nothing is reserved by who settles"
     sent = {"bucket": "wrong_tool", "seen": "0", "settle": "1"}
     page = page_of(client.post(at("decide", made, item), sent, headers=HTMX))
@@ -265,7 +265,7 @@ def test_undo_takes_back_the_decisions_of_the_sitting_one_by_one(cast: Cast, sig
         assert undo[1] == at("take_back", made, item)
         answer = client.post(undo[1], headers=HTMX)
         assert answer["HX-Push-Url"] == at("item", made, item)
-        assert "Taken back: " in page_of(answer)
+        assert "Undone: " in page_of(answer)
     assert [item.state for item in items(made)] == [State.TO_REVIEW] * 4
     assert not Failure.objects.filter(current=True).exists()
     assert set(Trajectory.objects.values_list("label", flat=True)) == {""}
@@ -288,7 +288,7 @@ def test_skipping_and_putting_at_the_end(cast: Cast, sign_in: SignIn, queue: Mak
     assert items(made) == [a, c, b]
     take(queue=made, actor=Actor(cast.builder))
     told = page_of(client.post(at("requeue", made, c), headers=HTMX))
-    assert "Not put at the end: builder has this item" in told
+    assert "Not moved: builder has this item" in told
 
 
 def test_a_task_is_made_from_the_desk_of_a_queue(cast: Cast, sign_in: SignIn, queue: Make, build: Build) -> None:
@@ -315,9 +315,9 @@ def test_who_is_not_named_may_look_and_not_decide(cast: Cast, sign_in: SignIn, q
     made = queue(1, assignees=["trainer"])
     [item] = items(made)
     client = sign_in(cast.reviewer)
-    assert "names its reviewers, and you are none of them" in page_of(client.get(at("item", made, item)))
+    assert "not a reviewer of the queue" in page_of(client.get(at("item", made, item)))
     page = page_of(client.post(at("take", made), follow=True))
-    assert "Nothing to take" in page
+    assert "No item" in page
     client.post(at("decide", made, item), {"bucket": "wrong_tool", "seen": "0"})
     assert not Review.objects.exists()
 

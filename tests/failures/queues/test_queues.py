@@ -396,7 +396,7 @@ def test_of_several_corrections_the_one_that_most_wrote_counts() -> None:
 def test_declining_says_why_and_closes_the_item(cast: Cast, queue: Make) -> None:
     made = queue(2, needed=2)
     item = first(made)
-    with pytest.raises(Refused, match="note: say why"):
+    with pytest.raises(Refused, match="note: give the reason"):
         decline(item=item, actor=Actor(cast.reviewer), reason=" ")
     decline(item=item, actor=Actor(cast.reviewer), reason="a test run")
     assert (first(made).state, label_of(item)) == (State.DECLINED, ("", ""))
@@ -449,7 +449,7 @@ def test_what_somebody_decided_above_is_not_taken_back(cast: Cast, queue: Make) 
     assert item.reviews.get().current
 
 
-# What comes in
+# Intake
 
 
 def test_adding_twice_adds_once_and_never_what_is_of_another_project(cast: Cast, build: Build, queue: Make) -> None:
@@ -531,16 +531,16 @@ def test_what_reviewers_disagree_on_goes_where_it_is_asked_for(cast: Cast, queue
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": " "}, "name: between 1 and 100 characters"),
-        ({"name": "there"}, "name: there is a queue 'there' already"),
+        ({"name": " "}, "name: expected between 1 and 100 characters"),
+        ({"name": "there"}, "name: a queue 'there' already exists"),
         ({"name": "a\0b"}, "null character"),
         ({"rule": "weird"}, "rule: 'weird' is unknown; use one of hand"),
         ({"rule": "detected", "bucket": "weird"}, "bucket: 'weird' is unknown"),
         ({"rule": "detected", "detector": "weird"}, "detector: 'weird' is unknown"),
-        ({"rule": "sample"}, "percent: more than 0"),
-        ({"rule": "sample", "percent": float("nan")}, "percent: more than 0"),
-        ({"needed": 0}, "needed: between 1 and 9"),
-        ({"minutes": 0}, "minutes: between 1"),
+        ({"rule": "sample"}, "percent: expected more than 0"),
+        ({"rule": "sample", "percent": float("nan")}, "percent: expected more than 0"),
+        ({"needed": 0}, "needed: expected between 1 and 9"),
+        ({"minutes": 0}, "minutes: expected between 1"),
         ({"assignees": ["viewer"]}, "assignees: 'viewer' may not label here"),
         ({"assignees": ["reviewer"], "needed": 2}, "needed: 2 reviewers needed, 1 named"),
     ],
@@ -559,7 +559,7 @@ def test_what_another_rule_brought_does_not_become_a_sample(cast: Cast, build: B
     build.trajectory(answer="{")
     detect_waiting()
     assert made.items.filter(added_by=None).count() == 1
-    with pytest.raises(Refused, match="rule: another rule has brought"):
+    with pytest.raises(Refused, match="rule: this queue's items came from another rule"):
         change(queue=made, actor=Actor(cast.admin), wanted=Wanted(name="s", rule="sample", percent=5))
     change(queue=sample, actor=Actor(cast.admin), wanted=Wanted(name="s", rule="sample", percent=5))
     by_hand = queue(1)

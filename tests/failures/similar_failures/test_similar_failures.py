@@ -308,7 +308,7 @@ def test_a_cluster_is_taken_apart_by_a_worker_and_keeps_its_largest_part(cast: C
     mixed = found["tool"]
     mixed.refresh_from_db()
     inner = clusterings.take_apart(cluster=mixed, actor=Actor(cast.reviewer), key=uuid.uuid4())
-    with pytest.raises(Refused, match="taken apart"):
+    with pytest.raises(Refused, match="being split"):
         cluster_edits.merge(clustering=job, clusters=[one.pk for one in found.values()], actor=Actor(cast.reviewer))
     assert work(inner).state == State.SUCCEEDED
     assert inner.report["clusters"] == 2

@@ -227,4 +227,4 @@ def test_a_lone_admin_is_told_on_the_candidate_who_could_decide(
     client.post(reverse("settings:become_approver", args=["acme"]), {"next": url})
     assert "Give yourself" not in page_of(client.get(url))
     Candidate.objects.update(proposed_by=cast.admin)
-    assert "You are the only member: an admin adds one under Settings." in page_of(client.get(url))
+    assert "You are the only member: add one under Settings." in page_of(client.get(url))

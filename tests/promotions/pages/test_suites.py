@@ -144,7 +144,7 @@ def test_the_candidates_page_says_how_it_stands_until_it_is_decided(
     page = approver.get(place).content.decode()
     assert f"{beside}?tile=1" in page
     assert "0 of 1 passed" in page
-    assert "Promote even against the gate" in page
+    assert "Override the gate" in page
     assert "every 3s" in approver.get(f"{beside}?tile=1", headers=HTMX).content.decode()
     ended(runs_of(golden, agent.live))
     new = ended(runs_of(golden, row.version), failing=6)
@@ -164,7 +164,7 @@ def test_the_candidates_page_says_how_it_stands_until_it_is_decided(
     assert "suite golden@1 is not passed" in refused.content.decode()
     approver.post(url("approve", row.pk), {**decision, "override": "on"})
     assert Promotion.objects.get(candidate=row).against_the_gate
-    assert "as they stood when it was approved" in approver.get(place).content.decode()
+    assert "at approval" in approver.get(place).content.decode()
 
 
 def test_a_trainer_starts_what_is_missing(cast: Cast, build: Build, candidate: Candidate, sign_in: SignIn) -> None:

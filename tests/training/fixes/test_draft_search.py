@@ -113,7 +113,7 @@ def test_no_task_that_shares_anything_with_what_is_measured_is_among_them(desk: 
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
-        ({"bucket": "nothing"}, "bucket", "there is no bucket 'nothing'"),
+        ({"bucket": "nothing"}, "bucket", "there is no category 'nothing'"),
         ({"proposals": 0}, "proposals", "0 is not between 1 and 100"),
         ({"tasks": 201}, "tasks", "201 is not between 1 and 200"),
         ({"samples": 65}, "samples", "65 is not between 1 and 64"),

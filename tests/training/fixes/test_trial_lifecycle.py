@@ -199,7 +199,7 @@ def test_what_cannot_be_tried_is_refused_and_nothing_is_made(
 
 
 def test_another_bucket_or_an_empty_train_split_is_refused(desk: Desk) -> None:
-    with pytest.raises(Refused, match="there is no bucket 'nowhere'"):
+    with pytest.raises(Refused, match="there is no category 'nowhere'"):
         desk.start(draft("names", BETTER), bucket="nowhere")
     empty = desk.build.task_set(train=0, held_out=6, name="empty")
     with pytest.raises(Refused, match="has no Train task"):

@@ -87,7 +87,7 @@ def test_pages_say_who_compares_and_what_was_found(
     asked = {"task_set": str(room.task_set), "dataset": str(dataset), "algorithm": "sft"}
     trainer = sign_in(cast.trainer)
     form = trainer.get(reverse("training:launch", args=["acme"]), asked).content.decode()
-    assert "many rows: a worker compares them before training begins" in form
+    assert "many rows: compared by the worker before training starts" in form
     run = room.launch(dataset=dataset)
     address = reverse("training:run", args=["acme", run.pk])
     assert "not compared yet" in trainer.get(address).content.decode()

@@ -118,7 +118,7 @@ def of_games(room: Room) -> TaskSet:
 
 
 def test_a_version_without_weights_cannot_be_trained(room: Room) -> None:
-    with pytest.raises(Refused, match="has no weights here"):
+    with pytest.raises(Refused, match="uses a hosted model"):
         room.launch(base=room.build.version(system_prompt="another"))
 
 

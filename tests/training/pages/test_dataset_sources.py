@@ -74,7 +74,7 @@ def test_ticked_trajectories_are_looked_at_and_then_made(room: Room, sign_in: Si
         "start": "1",
     }
     shown = client.post(url, asked).content.decode()
-    assert "Nobody calls it good" in shown
+    assert "Not rated good" in shown
     assert reverse("trajectories:detail", args=[room.cast.project.slug, other.trace_id]) in shown
     assert not Dataset.objects.exists()
     assert "1 of 2 trajectories" in made(client, client.post(url, {**asked, "make": "1"}))
@@ -90,7 +90,7 @@ def test_a_trajectory_is_learnt_from_one_of_its_steps_on(room: Room, sign_in: Si
     link = f"{address(room, 'demonstrations')}?id={'9' * 32}&amp;step=s1"
     assert link in shown
     begun = page_of(client.get(link.replace("&amp;", "&")))
-    assert "begun at one of its steps" in begun
+    assert "from one of its steps on" in begun
     assert '<option value="filter" selected>' in begun
     asked = {"name": "good", "ids": "9" * 32, "step": "s1", "whole": "", "good": "filter", "version": str(room.base)}
     made(client, client.post(address(room, "demonstrations"), {**asked, "make": "1"}))
@@ -103,14 +103,14 @@ def test_who_may_not_train_is_not_offered_it(room: Room, sign_in: SignIn) -> Non
     project = room.cast.project
     write(project, [talk("One?")], source=Source.IMPORT)
     page = reverse("trajectories:detail", args=[project.slug, "9" * 32])
-    assert "Learn from here" not in sign_in(room.cast.reviewer).get(page, {"step": "s0"}).content.decode()
+    assert "Train from here" not in sign_in(room.cast.reviewer).get(page, {"step": "s0"}).content.decode()
 
 
 def test_each_dataset_says_who_chose_its_rows(room: Room, sign_in: SignIn) -> None:
     client = sign_in(room.cast.trainer)
     uploaded = made_of(room, client, CHAT)
     shown = client.get(address(room, "dataset", uploaded.name, uploaded.version)).content.decode()
-    assert "whether by a reward is not known here" in shown
+    assert "unknown whether by a reward" in shown
     assert "chose none of these rows" not in shown
     room.build.trajectory(label=Label.PASS)
     asked = {"name": "good", "good": "good", "version": str(room.base), "start": "1", "make": "1"}

@@ -38,7 +38,7 @@ def test_the_page_shows_the_roads_and_no_form_that_cannot_be_sent(room: Room, ho
     assert f"?base=assistant%40{room.base.number}&amp;task_set=" in page, "an open model on the same tasks"
     assert "Cannot be trained" not in page
     assert "Train with" not in page
-    assert "is not what fails most" not in page
+    assert "is not the main failure" not in page
 
 
 def test_a_project_of_hosted_models_alone_is_shown_them_too(room: Room, hosted: Version, sign_in: SignIn) -> None:
@@ -65,7 +65,7 @@ def test_a_file_has_the_train_rows_in_the_providers_format(room: Room, hosted: V
     [
         ("grpo", {}, "format: &#x27;grpo&#x27; is unknown; use one of sft, dpo, rft"),
         ("sft", {"base": "nobody@1"}, "there is no agent &#x27;nobody&#x27;"),
-        ("sft", {"task_set": "x@1"}, "there is no task set"),
+        ("sft", {"task_set": "x@1"}, "No task set yet"),
     ],
 )
 def test_a_file_of_nothing_is_refused(

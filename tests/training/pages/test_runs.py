@@ -93,7 +93,7 @@ def test_a_double_click_launches_one_run(room: Room, sign_in: SignIn) -> None:
     ("fields", "said"),
     [
         ({"base": "assistant@99"}, "assistant has no version 99; it has 1"),
-        ({"task_set": "nothing@1"}, "there is no task set &#x27;nothing&#x27;"),
+        ({"task_set": "nothing@1"}, "No task set yet &#x27;nothing&#x27;"),
         ({"algorithm": "ppo"}, "&#x27;ppo&#x27; is unknown"),
         ({"rollouts": "999"}, "there is no eval &#x27;999&#x27;"),
         ({"reason": ""}, "say why"),
@@ -131,7 +131,7 @@ def test_the_page_sends_back_what_it_shows_and_it_is_the_run(room: Room, sign_in
     sent = posted(page)
     kept = {**wrong, "set.top_p": ".5"}
     assert {name: sent.get(name) for name in kept} | {"algorithm": "grpo", "mode": "lora"} == kept
-    assert "2 fields to put right" in page
+    assert "2 fields to correct" in page
     assert "changed, default 200" in page
     assert page.count('aria-invalid="true"') == 2
     assert "at least 0.01" not in page
@@ -159,7 +159,7 @@ def test_what_was_written_stays_and_the_rest_follows_the_algorithm(room: Room, s
 def test_every_wrong_field_is_told_at_once(room: Room, sign_in: SignIn) -> None:
     wrong = {"algorithm": "grpo", "set.batch_size": "9", "set.temperature": "hot", "seed": "-"}
     page = text(sign_in(room.cast.trainer).post(f"{HERE}launch/", form(room, **wrong)))
-    assert "3 fields to put right" in page
+    assert "3 fields to correct" in page
     assert "8 would be right" in page
 
 
@@ -197,7 +197,7 @@ def test_a_failed_run_says_why_what_is_kept_and_what_to_do(room: Room, sign_in: 
     page = text(sign_in(room.cast.trainer).get(f"{HERE}runs/{run.pk}/"))
     assert "Failed: disk_full." in page
     assert "The checkpoint of step 20" in page
-    assert "Make room, then Resume." in page
+    assert "Free some disk space, then resume." in page
     assert f"{HERE}runs/{run.pk}/resume/" in page
 
 

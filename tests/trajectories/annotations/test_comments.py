@@ -216,7 +216,7 @@ def test_deleting_the_trajectory_deletes_what_was_said(cast: Cast, build: Build)
     assert held_by(row).comments == 1
     delete(trajectory=row, actor=Actor(cast.admin))
     assert (Comment.objects.count(), Mention.objects.count()) == (0, 0)
-    with pytest.raises(Refused, match="deleted meanwhile"):
+    with pytest.raises(Refused, match="deleted in the meantime"):
         talk.say(trajectory=row, actor=Actor(cast.reviewer), text="late")
 
 

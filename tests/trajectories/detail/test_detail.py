@@ -305,7 +305,7 @@ def test_who_stepped_in_is_told(cast: Cast, sign_in: SignIn) -> None:
     stepped = [Intervention("t0", "edited", "ada", "wrong day", "2026-11-01T10:00:00Z")]
     row = keep(cast, [Trace("t", calls("a"), interventions=stepped)])
     content = page_of(sign_in(cast.viewer).get(url(row)))
-    assert "Who stepped in" in content
+    assert "Interventions" in content
     assert "wrong day" in content
 
 

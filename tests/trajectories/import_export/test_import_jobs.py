@@ -231,7 +231,7 @@ def test_a_file_that_is_gone_says_so(cast: Cast, sign_in: SignIn) -> None:
     work(job)
     assert (job.state, job.error_kind) == (State.FAILED, "file_gone")
     page = sign_in(cast.builder).get(f"{URL}runs/{job.pk}/").content.decode()
-    assert "no longer here" in page
+    assert "the file has expired" in page
     assert "Resume" not in page
 
 
@@ -239,7 +239,7 @@ def test_a_file_that_is_gone_says_so(cast: Cast, sign_in: SignIn) -> None:
 def test_a_file_without_a_line_changes_nothing(cast: Cast, sign_in: SignIn) -> None:
     job = work(submitted(cast, b"\n" * 200))
     assert (job.state, Batch.objects.count()) == (State.SUCCEEDED, 0)
-    assert "holds no lines" in sign_in(cast.builder).get(f"{URL}runs/{job.pk}/").content.decode()
+    assert "has no lines" in sign_in(cast.builder).get(f"{URL}runs/{job.pk}/").content.decode()
 
 
 @pytest.mark.django_db(transaction=True)

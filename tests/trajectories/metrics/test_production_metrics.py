@@ -215,7 +215,7 @@ def test_the_page_asks_for_its_figures_and_they_lead_to_lists(
 
 def test_a_filter_that_cannot_be_read_measures_nothing(cast: Cast, sign_in: SignIn, six: list[Trajectory]) -> None:
     page = sign_in(cast.viewer).get(reverse("trajectories:metrics", args=["acme"]), {"q": "moon:full"})
-    assert b"Nothing was measured." in page.content
+    assert b"No metrics." in page.content
     assert b"figures" not in page.content
     assert (
         production_metrics.measure(cast.project, production_metrics.ask(cast.project, {"q": "moon:full"})).total.count
@@ -269,4 +269,4 @@ def test_figures_that_take_too_long_are_given_up(cast: Cast, sign_in: SignIn, mo
     address = reverse("trajectories:metrics_figures", args=["acme"])
     response = sign_in(cast.viewer).get(address, {"q": "env:dev"})
     assert response.status_code == 400
-    assert "took longer than 0.05 seconds; ask for a shorter period" in response.content.decode()
+    assert "took longer than 0.05 seconds; choose a shorter period" in response.content.decode()

@@ -270,7 +270,7 @@ def test_one_that_went_meanwhile_is_skipped(
     job = submitted(cast, ids=[row.trace_id for row in rows[:3]])
     keys = next(bulk_actions.parts(job, bulk_actions.keys_of(job)))
     delete(trajectory=rows[0], actor=Actor(cast.admin))
-    assert bulk_actions.do(job, keys)["skipped"] == {"deleted meanwhile": 1}
+    assert bulk_actions.do(job, keys)["skipped"] == {"deleted in the meantime": 1}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -280,7 +280,7 @@ def test_they_are_sent_to_a_queue(cast: Cast, rows: list[Trajectory]) -> None:
     )
     QueueItem.objects.create(queue=queue, trajectory=rows[0])
     job = work(submitted(cast, "queue", queue=queue.pk))
-    assert (job.report["changed"], job.report["skipped"]) == (6, {"in the queue already": 1})
+    assert (job.report["changed"], job.report["skipped"]) == (6, {"already in the queue": 1})
     assert QueueItem.objects.count() == 7
 
 
@@ -301,7 +301,7 @@ def test_what_a_person_said_of_a_tag_holds_when_spans_are_read_again(cast: Cast,
 @pytest.mark.parametrize(
     ("action", "options", "told"),
     [
-        ("tag", {"tags": [" "]}, "tags: between 1"),
+        ("tag", {"tags": [" "]}, "tags: expected between 1"),
         ("tag", {"tags": ["x" * 101]}, "at most 100"),
         ("export", {"format": "xlsx"}, "one of atif"),
         ("queue", {"queue": "7"}, "no open queue"),

@@ -98,7 +98,7 @@ def test_what_is_still_wrong_stays_with_what_was_written(
     item.refresh_from_db()
     assert (item.state, Trajectory.objects.count(), Batch.objects.count()) == ("open", 0, 1)
     answer = sign_in(cast.builder).post(page(cast, "replay", item.pk), {"body": "{nonsense"})
-    assert "what you wrote is no JSON" in answer.content.decode()
+    assert "your text is not JSON" in answer.content.decode()
 
 
 def test_unedited_text_is_replayed_as_the_bytes_that_came(cast: Cast, send: Callable[..., Any]) -> None:

@@ -157,11 +157,11 @@ def test_the_page_shows_what_it_would_delete_before_it_is_saved(
     decide(trajectory=rows[0], actor=Actor(cast.reviewer), bucket="wrong_tool")
     client = sign_in(cast.admin)
     page = reverse("settings:retention", args=[cast.project.slug])
-    assert "Would delete no trajectory now" in page_of(client.get(page))
+    assert "Would delete no trajectories now" in page_of(client.get(page))
     asked = {"production_days": "30", "bodies_days": "7", "quarantine_days": "30"}
     preview = page_of(client.get(reverse("settings:retention_preview", args=[cast.project.slug]), asked))
     assert "Would delete 2 trajectories now" in preview
-    assert "Somebody has decided about it" in preview
+    assert "Reviewed" in preview
     assert not Retention.objects.exists()
     assert client.post(page, {**asked, "quarantine_days": ""}).status_code == 422
     assert client.post(page, asked).status_code == 302

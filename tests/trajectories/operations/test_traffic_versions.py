@@ -118,7 +118,7 @@ def test_what_no_run_recorded_is_said(send: Callable[..., None], build: Build) -
     assert (found.content["system_prompt"], found.content["tools"]) == ("", [])
     assert notes(found)["System prompt"] == (0, "No run recorded one.")
     assert notes(found)["Tools"][1].startswith("No run recorded tool definitions")
-    with pytest.raises(Missing, match="no production run of idle has arrived yet"):
+    with pytest.raises(Missing, match="no production runs of idle yet"):
         proposal(build.agent("idle"))
     with pytest.raises(Missing, match="label: no production run of shop reports version 'x'"):
         proposed("x")

@@ -130,7 +130,7 @@ def test_a_key_is_not_shown_in_another_project(cast: Cast, sign_in: Callable[[Us
 def test_who_may_not_make_keys_is_told_who_may(cast: Cast, sign_in: Callable[[User], Client]) -> None:
     page = page_of(sign_in(cast.builder).get(HERE))
     assert "Make a key" not in page
-    assert "An admin of the project makes one" in page
+    assert "A project admin can create one" in page
     assert make(sign_in(cast.builder)).status_code == 403
 
 
@@ -165,7 +165,7 @@ def test_it_stops_looking_after_a_while(cast: Cast, sign_in: Callable[[User], Cl
     viewer = sign_in(cast.viewer)
     fragment = page_of(viewer.get(f"{HERE}live/", {"since": "1", "until": "1"}))
     assert "hx-get" not in fragment
-    assert "Look again" in fragment
+    assert "Check again" in fragment
     for nonsense in ("", "x", "-1", "9" * 30, "٣"):
         assert viewer.get(f"{HERE}live/", {"since": nonsense, "until": nonsense}).status_code == 200
 
@@ -265,9 +265,9 @@ def test_everything_was_there_already(cast: Cast, client: Client, key: Keys) -> 
     Trajectory.objects.update(received_at=timezone.now() - timedelta(minutes=1))
     since = timezone.now()
     send(client, body_of(episode()), **headers)
-    assert "had been sent before" in said(diagnose(cast.project, since=since))
+    assert "was already stored" in said(diagnose(cast.project, since=since))
     send(client, body_of([chat(99, gen_ai__agent__name="x")]), **headers)
-    assert "trajectories that were there before" in said(diagnose(cast.project, since=since))
+    assert "existing trajectories" in said(diagnose(cast.project, since=since))
 
 
 def of(headers: dict[str, str]) -> ApiKey:

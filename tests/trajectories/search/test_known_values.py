@@ -1,4 +1,4 @@
-"""The names that a project knows are those of its trajectories: none is missing, and what is deleted is forgotten."""
+"""The names that a project knows are those of its trajectories: none is missing, and what is deleted removed."""
 
 import threading
 

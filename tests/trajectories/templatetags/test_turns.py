@@ -66,4 +66,4 @@ def test_where_no_trajectory_is_stored_nobody_is_asked_for_more() -> None:
     said = [Turn("user", "", "a", 0, text="x" * 30_000), Turn("call", "", "a", 0, arguments={"a": 1})]
     assert "hx-get" not in html(said)
     assert "Only the beginning is shown, of 30" in html(said)
-    assert "Nothing is said" in html([])
+    assert "No messages in these steps" in html([])

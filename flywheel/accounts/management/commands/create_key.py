@@ -26,8 +26,8 @@ class Command(BaseCommand):
         parser.add_argument("--project", required=True, help="slug of the project")
         parser.add_argument("--scope", action="append", required=True, choices=Scope.values, help="repeat for several")
         parser.add_argument("--name", default="command line", help="what will use it")
-        parser.add_argument("--user", help="whose permissions it has")
-        parser.add_argument("--days", type=int, help="after how many days it ends; without it, when it is revoked")
+        parser.add_argument("--user", help="user whose permissions it has")
+        parser.add_argument("--days", type=int, help="expires after this many days; without it, when revoked")
 
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:

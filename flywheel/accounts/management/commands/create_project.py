@@ -13,10 +13,10 @@ from flywheel.accounts.project_settings import members
 
 
 class Command(BaseCommand):
-    help = "Make a project with an admin. An admin who has no account yet gets one; the password is printed once."
+    help = "Create a project with an admin. An admin without an account gets one; the password is printed once."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("slug", help="the name in addresses: letters, digits, - and _")
+        parser.add_argument("slug", help="the name in URLs: letters, digits, - and _")
         parser.add_argument("--name", help="the name on pages; the slug when left out")
         parser.add_argument("--admin", required=True, help="username of its first admin")
 
@@ -26,9 +26,9 @@ class Command(BaseCommand):
         try:
             validate_slug(slug)
         except ValidationError:
-            raise CommandError(f"{slug!r} cannot be in an address: letters, digits, - and _ make one") from None
+            raise CommandError(f"{slug!r} cannot be used in a URL: use letters, digits, - and _") from None
         if Project.objects.filter(slug=slug).exists():
-            raise CommandError(f"there is a project {slug!r} already")
+            raise CommandError(f"a project {slug!r} already exists")
         project = Project.objects.create(slug=slug, name=options["name"] or slug)
         admin, password = members.account(options["admin"], must_change_password=True)
         Membership.objects.create(user=admin, project=project, role=Role.ADMIN)

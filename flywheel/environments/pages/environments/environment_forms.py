@@ -68,7 +68,7 @@ class WeightsMixin(forms.Form):
 class NamedForm(forms.Form):
     """The part that every new environment has: its name."""
 
-    name = forms.SlugField(max_length=100, help_text="Small letters, digits, - and _, such as mail-requests.")
+    name = forms.SlugField(max_length=100, help_text="Lower-case letters, digits, - and _, for example mail-requests.")
 
     def clean_name(self) -> str:
         return str(self.cleaned_data["name"]).lower()
@@ -81,8 +81,8 @@ class NewForm(NamedForm):
         min_value=0.05,
         max_value=1,
         initial=0.4,
-        help_text="Share of sources (sessions, customers) that are only ever measured; 1 for an environment of "
-        "regression suites. It never changes afterwards.",
+        help_text="Share of sources (sessions, customers) used only for measuring; 1 for regression suites. Cannot "
+        "be changed later.",
     )
     sealed_share = forms.FloatField(
         required=False,
@@ -90,19 +90,19 @@ class NewForm(NamedForm):
         max_value=1,
         initial=0.1,
         help_text="Share of sources, out of those held out, that nobody looks at: they are asked for a candidate's "
-        "final comparison alone. Empty for none, as for an environment of regression suites. It never changes "
-        "afterwards.",
+        "final comparison alone. Empty for none, as for an environment of regression suites. Cannot be changed "
+        "later.",
     )
     reserved_slices = forms.CharField(
         required=False,
-        help_text="Slices, with commas, that are never trained on, such as a wording. It never changes afterwards.",
+        help_text="Slices, with commas, that are never trained on, such as a wording. Cannot be changed later.",
     )
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
         if data.get("sealed_share") and data.get("held_out_share") == 1:
-            self.add_error("sealed_share", "Leave it empty where everything is held out, or suites miss those tasks.")
+            self.add_error("sealed_share", "Leave empty if everything is held out, or suites miss those tasks.")
         return data
 
     def clean_sealed_share(self) -> float:
@@ -142,13 +142,13 @@ class ReplayForm(FunctionsForm, NewForm):
     judged = forms.ChoiceField(
         choices=[("next", "The next action"), ("end", "The end, with recorded results as answers")],
         label="Judged",
-        help_text="What the agent does next at the marked step, or where it gets when it goes on from there.",
+        help_text="Judge the agent's next action at the marked step, or the end state when it continues from there.",
     )
     user = forms.ChoiceField(
         choices=[("replay", "The recorded user, while it still fits"), ("script", "A script")],
         required=False,
         label="User",
-        help_text="Who answers when the agent says something without a call. Only where the end is judged.",
+        help_text="Who answers the agent's messages without a call. Only if the end is judged.",
     )
     script = forms.CharField(
         required=False,
@@ -172,8 +172,8 @@ class ReplayForm(FunctionsForm, NewForm):
             ("model", "The model below"),
             ("server", "Your tool server below"),
         ],
-        label="What was never recorded",
-        help_text="Is answered so, and marked, where an attempt is played to its end.",
+        label="Unrecorded calls",
+        help_text="How they are answered (and marked) when an attempt is played to the end.",
     )
     simulator_endpoint = forms.ChoiceField(
         required=False,
@@ -263,17 +263,18 @@ class AttachForm(NamedForm):
     tools = forms.CharField(
         required=False,
         strip=True,
-        help_text="A row of its data, whose tools are taken, or a JSON list of definitions. Empty where it has none.",
+        help_text="A row of its data, to read its tools from, or a JSON list of definitions. Leave empty if it has "
+        "none.",
         widget=forms.Textarea(attrs={"rows": 8, "class": "code", "spellcheck": "false"}),
     )
     max_turns = forms.IntegerField(
-        min_value=1, max_value=100, initial=nemo_gym.MAX_TURNS, help_text="How often the policy speaks at most."
+        min_value=1, max_value=100, initial=nemo_gym.MAX_TURNS, help_text="Maximum number of policy turns."
     )
     token_limit = forms.IntegerField(
         required=False,
         min_value=1,
         max_value=MOST_TOKENS,
-        help_text="How many tokens it writes at most in an episode. Empty for no limit.",
+        help_text="Maximum tokens per episode. Leave empty for no limit.",
     )
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
 
@@ -312,7 +313,7 @@ class GenerateForm(forms.Form):
         min_value=0,
         max_value=seeded_tasks.LARGEST_SEED,
         initial=1,
-        help_text="The same seed makes the same tasks; those that are there already are not made again.",
+        help_text="The same seed makes the same tasks; existing ones are not created again.",
     )
 
     def __init__(self, *args: Any, kind: Kind, **kwargs: Any) -> None:
@@ -351,7 +352,8 @@ class SettingsForm(forms.Form):
 
     config = forms.CharField(
         label="Settings",
-        help_text="JSON, such as max_turns, token_limit and system_prompt. What is not named is as this kind has it.",
+        help_text="JSON, such as max_turns, token_limit and system_prompt. Settings you leave out use this kind's "
+        "defaults.",
         widget=forms.Textarea(attrs={"rows": 6, "class": "code", "spellcheck": "false"}),
     )
     verifier = forms.CharField(

@@ -234,7 +234,7 @@ def make_version(request: PageRequest, name: str) -> HttpResponse:
             form.add_error(None, str(error))
         else:
             if made == newest:
-                messages.info(request, f"Nothing changed: {made} has this content already.")
+                messages.info(request, f"No changes: {made} already has this content.")
             else:
                 messages.success(request, proof_jobs.proof_notice(row, made))
             return redirect("environments:environment", request.project.slug, row.name)

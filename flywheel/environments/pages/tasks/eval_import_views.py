@@ -92,7 +92,7 @@ def import_openai_eval(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         about, data = form.kept(request, "eval", form.cleaned_data["text"]), form.kept(request, "rows")
         if about is None:
-            form.add_error("eval", "It was kept for a day and is gone; choose it again.")
+            form.add_error("eval", "It expired after a day; choose it again.")
         else:
             with refusal_shown(form):
                 made = _carry_out(request, form, about, data, context)

@@ -56,7 +56,7 @@ class TasksForm(forms.Form):
         data = super().clean() or {}
         file, text = data.get("file"), (data.get("text") or "").strip()
         if bool(file) == bool(text) and not self.errors:
-            raise forms.ValidationError("Choose a file or paste its lines: one of the two.")
+            raise forms.ValidationError("Choose a file or paste its lines, not both.")
         if isinstance(file, UploadedFile) and (file.size or 0) > MAX_BYTES:
             self.add_error("file", f"The file is larger than {MAX_BYTES // 1024**2} MiB; send it in parts.")
         return data

@@ -41,7 +41,7 @@ def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
     chosen = request.project.environments.filter(name=request.POST.get("environment", "")).first()
     made, is_new, problem = None, False, ""
     if failure is None:
-        problem = "Nobody decided what went wrong here yet: choose a bucket first"
+        problem = "No decision on what went wrong yet: choose a category first"
     elif chosen is None:
         problem = "Choose an environment"
     else:

@@ -63,7 +63,7 @@ def task(request: PageRequest, name: str, number: int) -> HttpResponse:
 def retire_task(request: PageRequest, name: str, number: int) -> HttpResponse:
     row = _task(request, name, number)
     retire(task=row, actor=request.actor, reason=request.POST.get("reason", ""))
-    messages.success(request, f"{row} enters no task set any more. Frozen sets keep it.")
+    messages.success(request, f"{row} is left out of new task sets. Frozen sets keep it.")
     return redirect("environments:task", request.project.slug, name, number)
 
 

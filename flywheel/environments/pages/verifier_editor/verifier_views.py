@@ -62,7 +62,7 @@ def verifier(request: PageRequest, name: str) -> HttpResponse:
 def _save(request: PageRequest, row: Environment, version: EnvironmentVersion, draft: Draft) -> HttpResponse:
     made = environment_version(environment=row, actor=request.actor, config=version.config, verifier=draft.spec)
     if made == version:
-        messages.info(request, f"Nothing changed: {made} has this verifier already.")
+        messages.info(request, f"No changes: {made} already has this verifier.")
     else:
         messages.success(request, proof_jobs.proof_notice(row, made))
     address = reverse("environments:environment", args=[request.project.slug, row.name])
@@ -119,7 +119,7 @@ def prove(request: PageRequest, name: str) -> HttpResponse:
     if proof_jobs.waiting(row, version).exists():
         proof_jobs.ask(row, request.actor)
     else:
-        messages.info(request, f"No task waits for its proof under {version}.")
+        messages.info(request, f"No tasks are waiting for a proof under {version}.")
     return redirect("environments:environment", request.project.slug, row.name)
 
 

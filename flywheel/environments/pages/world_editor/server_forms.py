@@ -22,7 +22,7 @@ class ServerForm(WorldSettingsForm):
     base_url = forms.CharField(
         max_length=server_world.LONGEST_ADDRESS,
         label="Address",
-        help_text="Of a test copy: what an agent calls there is really done. Over MCP the address of the endpoint "
+        help_text="Use a test copy: the agent's calls really run there. Over MCP the address of the endpoint "
         "itself, such as http://tools:8000/mcp.",
         widget=forms.TextInput(attrs={"placeholder": "http://tools:8000", "inputmode": "url"}),
     )
@@ -38,7 +38,7 @@ class ServerForm(WorldSettingsForm):
     )
     resets = forms.BooleanField(
         required=False,
-        label="It begins anew for each attempt",
+        label="It resets for each attempt",
         help_text='POST /reset {"seed", "task"} answers {"session"}, which the header Flywheel-Session then names.',
     )
     shows_state = forms.BooleanField(
@@ -50,9 +50,9 @@ class ServerForm(WorldSettingsForm):
         required=False,
         max_length=LONGEST_TOOLS,
         label="Definitions",
-        help_text="Try reads them from the server. They are frozen: where the server has others later, attempts are "
-        'unscored. "x-unsafe": true at one says that it does harm where nobody asked for it, "x-outward": true that '
-        "what it does cannot be taken back.",
+        help_text="Try reads them from the server. They are frozen: if the server's change later, attempts are "
+        'unscored. Mark a tool with "x-unsafe": true if it does harm when unrequested, and with "x-outward": true if '
+        "its effects cannot be undone.",
         widget=forms.Textarea(attrs={**CODE, "rows": 8}),
     )
 
@@ -80,7 +80,7 @@ class StandInForm(ServerForm):
     max_turns = system_prompt = token_limit = shows_state = None  # type: ignore[assignment]
     resets = forms.BooleanField(
         required=False,
-        label="It begins anew for each attempt",
+        label="It resets for each attempt",
         help_text='POST /reset {"seed", "task"} answers {"session"}, which the header Flywheel-Session then names. '
         "Recorded calls are carried out there too, so that it is where the recorded run was.",
     )

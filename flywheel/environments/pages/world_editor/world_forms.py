@@ -47,7 +47,7 @@ class WorldSettingsForm(DraftForm):
     system_prompt = forms.CharField(
         required=False,
         label="Rules of this world",
-        help_text="They follow the prompt of whoever is asked. Empty for none.",
+        help_text="Added after the version's prompt. Leave empty for none.",
         widget=forms.Textarea(attrs={"rows": 2}),
     )
     max_turns = forms.IntegerField(
@@ -55,14 +55,14 @@ class WorldSettingsForm(DraftForm):
         max_value=own_world.MOST_TURNS,
         initial=own_world.MAX_TURNS,
         label="Turns",
-        help_text="How often the agent speaks at most.",
+        help_text="Maximum number of agent turns.",
     )
     token_limit = forms.IntegerField(
         required=False,
         min_value=1,
         max_value=MOST_TOKENS,
         label="Tokens",
-        help_text="How many it writes at most in an attempt. Empty for no limit.",
+        help_text="Maximum tokens per attempt. Leave empty for no limit.",
     )
     compare = forms.ChoiceField(
         required=False,
@@ -72,7 +72,7 @@ class WorldSettingsForm(DraftForm):
             ("exact", "letter by letter"),
         ],
         label="Texts of the state are the same",
-        help_text="What is not the same as before, and was not asked for, is a side effect.",
+        help_text="Any other difference that was not requested counts as a side effect.",
     )
 
 
@@ -153,34 +153,34 @@ class TaskForm(forms.Form):
     prompt = forms.CharField(
         max_length=LONGEST_REQUEST,
         label="Request",
-        help_text="What the user says.",
+        help_text="The user's request.",
         widget=forms.Textarea(attrs={"rows": 3}),
     )
     seed = forms.IntegerField(
         min_value=0,
         max_value=own_world.LARGEST_SEED,
         initial=0,
-        help_text="What reset is given: every attempt at this task begins alike.",
+        help_text="The seed for reset, so that every attempt at this task starts the same.",
     )
     state = Json(
         required=False,
         label="Own state",
-        help_text="What this task needs beside what reset returns, as JSON. Empty for nothing.",
+        help_text="Additional state for this task, as JSON. Leave empty for none.",
         widget=forms.Textarea(attrs={**CODE, "rows": 4}),
     )
     target = Json(
         required=False,
         label="Wanted",
-        help_text='Leave it empty and play the task: "This is right" then fills it in. Or write it as JSON: '
+        help_text='Leave it empty and play the task: "Mark as correct" then fills it in. Or write it as JSON: '
         '{"wanted": [{"type": "state", "paths": {"/orders/1001/status": "refunded"}}], "solution": [calls]}.',
         widget=forms.Textarea(attrs={**CODE, "rows": 4}),
     )
     group = forms.CharField(
         required=False,
         max_length=200,
-        help_text="Tasks of one group fall into the same split. Empty: each by itself.",
+        help_text="Tasks of one group share a split. Leave empty to treat each task separately.",
     )
-    slice = forms.CharField(required=False, max_length=100, help_text="By which results are also reported apart.")
+    slice = forms.CharField(required=False, max_length=100, help_text="Results are also reported by this.")
 
     def clean_target(self) -> dict[str, Any] | None:
         value = self.cleaned_data["target"]
@@ -199,14 +199,14 @@ class RightForm(forms.Form):
     """The parts of a play that are wanted."""
 
     paths = forms.MultipleChoiceField(
-        required=False, label="Changes", widget=forms.CheckboxSelectMultiple, help_text="What has to be so in the end."
+        required=False, label="Changes", widget=forms.CheckboxSelectMultiple, help_text="The required end state."
     )
     rest_same = forms.BooleanField(required=False, initial=True, label="Nothing else may change")
     calls_wanted = forms.BooleanField(required=False, label="Exactly these calls of these tools")
     words = forms.CharField(
         required=False,
         max_length=LONGEST_REQUEST,
-        help_text="An answer that says this. Empty: whatever it says.",
+        help_text="An answer with this content. Leave empty to accept any.",
         widget=forms.Textarea(attrs={"rows": 2}),
     )
 

@@ -59,7 +59,7 @@ def edit(request: PageRequest, world: str) -> HttpResponse:
             form.refuse(error)
         else:
             if made == version:
-                messages.info(request, f"Nothing changed: {made} has this content already.")
+                messages.info(request, f"No changes: {made} already has this content.")
             else:
                 messages.success(request, proof_jobs.proof_notice(row, made))
             return redirect("environments:environment", request.project.slug, row.name)
@@ -178,7 +178,7 @@ def write_task(request: PageRequest, world: str) -> HttpResponse:
                 messages.success(request, f"{made} is written. A worker proves it.")
                 return redirect("environments:task", request.project.slug, row.name, made.number)
             play = episode_moves.start(task=made, actor=request.actor)
-            messages.success(request, f"{made} begins here. Play it as it should be, then say: this is right.")
+            messages.success(request, f"{made} is ready. Play it correctly, then choose Mark as correct.")
             return redirect("environments:play", request.project.slug, play.pk)
     context = {"environment": row, "form": form}
     return render(request, "environments/own_task.html", context, status=422 if form.errors else 200)
@@ -192,7 +192,7 @@ def say_right(request: PageRequest, play: int) -> HttpResponse:
     row = get_object_or_404(rows, project=request.project, pk=play)
     form = RightForm(request.POST, play=row)
     if not form.is_valid():
-        messages.warning(request, "Nothing was saved: what you chose is no change of this play any more.")
+        messages.warning(request, "Nothing was saved: your selection is no longer a change of this play.")
         return redirect("environments:play", request.project.slug, row.pk)
     made = played_targets.make(row, played_targets.target_of(row, **form.cleaned_data), request.actor)
     messages.success(request, f"{made} has its target. A worker proves it.")

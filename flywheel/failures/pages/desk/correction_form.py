@@ -19,8 +19,8 @@ from flywheel.templatetags.texts import safe_text
 FORMS: Final = (
     ("tool", "Change the call", "c"),
     ("calls", "Add a call", "shift+a"),
-    ("avoid", "Strike the call", "shift+s"),
-    ("text", "Write the words", "shift+w"),
+    ("avoid", "Remove the call", "shift+s"),
+    ("text", "Write the answer", "shift+w"),
     ("refuse", "Should refuse", "shift+r"),
     ("ask", "Should ask", "shift+q"),
 )
@@ -100,7 +100,7 @@ class CallForm:
 
     def judge(self) -> None:
         if not self.tool:
-            self.problems = [FieldError("choose what should have been called", field="tool")]
+            self.problems = [FieldError("choose the call that was right", field="tool")]
         else:
             self.problems = self.problems or corrections.problems(self.action, self.tools)
 
@@ -157,7 +157,7 @@ class Correction:
         for call in self.calls:
             call.judge()
         if not self.form:
-            self.own = [FieldError("choose what should have happened", field="kind")]
+            self.own = [FieldError("choose the correct action", field="kind")]
         elif not self.calls and self.action is not None:
             self.own = corrections.problems(self.action, self.tools)
         elif self.form == "calls" and len(self.calls) < 2:
@@ -165,7 +165,7 @@ class Correction:
         if self.problems or self.action is None or self.recorded is None:
             return
         if corrections.changes_nothing(self.action, self.recorded):
-            self.own = [FieldError("this is what the agent did: change something", field="corrected")]
+            self.own = [FieldError("this is what the agent did; change something", field="corrected")]
 
 
 def of_action(

@@ -94,10 +94,10 @@ def save(trajectory: Trajectory, actor: Actor, data: Mapping[str, str]) -> tuple
     if not written.bucket and data.get("quick") != NOTHING_WRONG:
         offered = of_project(trajectory.project).values()
         keys = ", ".join(f"{bucket.shortcut} {bucket.label.lower()}".strip() for bucket in offered)
-        written.error = f"Choose a bucket ({keys}), or say that nothing is wrong (p)."
+        written.error = f"Choose a category ({keys}), or mark it as nothing wrong (p)."
         return None, written
     if written.wants_correction and written.correction and written.correction.problems:
-        written.error = f"The corrected action does not fit yet. {'; '.join(map(str, written.correction.problems))}"
+        written.error = f"The corrected action is not valid yet. {'; '.join(map(str, written.correction.problems))}"
         return None, written
     said = {name: getattr(written, name) for name in ("bucket", "step", "corrected", "note", "seen")}
     item = item_of(trajectory, data)
@@ -107,16 +107,16 @@ def save(trajectory: Trajectory, actor: Actor, data: Mapping[str, str]) -> tuple
         return give(item=item, actor=actor, settles=bool(data.get("settle")), **said), written
     except Superseded as error:
         written.is_overtaken, written.seen = True, error.current.pk if error.current else 0
-        written.error = f"{error}. Yours is not saved; save again to put it above."
+        written.error = f"{error}. Yours is not saved; save again to replace it."
     except Held as error:
         written.is_overtaken = True
         written.error = (
-            f"Your reservation has run out, and {error}. Yours is not saved; what you wrote stays here, and can be "
-            "saved when the item is free again."
+            f"Your reservation has run out, and {error}. Yours is not saved. Your text stays here; save it when the "
+            f"item is free again."
         )
     except (Closed, NotYours) as error:
         written.is_overtaken = True
-        written.error = f"Yours is not saved: {error}. What you wrote stays here."
+        written.error = f"Not saved: {error}. Your text stays here."
     except Refused as error:
         written.error = str(error)
     return None, written

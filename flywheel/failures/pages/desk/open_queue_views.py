@@ -60,11 +60,9 @@ def take_back(request: PageRequest, trace_id: str) -> HttpResponse:
     filters = queue.Filters.read(request.project, request.GET.dict())
     try:
         before = undo(trajectory=trajectory, actor=request.actor, seen=decision_form.seen_of(request.POST.dict()))
-        notice = (
-            f"Taken back. {describe(request.project, before).capitalize()} counts again." if before else "Taken back."
-        )
+        notice = f"Undone. {describe(request.project, before).capitalize()} counts again." if before else "Undone."
     except Superseded as error:
-        notice = f"Nothing was taken back: {error}."
+        notice = f"Nothing was undone: {error}."
     return _go(request, filters, trajectory, notice)
 
 

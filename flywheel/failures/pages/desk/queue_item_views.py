@@ -76,7 +76,7 @@ def decline(request: PageRequest, pk: int, item: int) -> HttpResponse:
     except (Stale, reservations.NotYours) as error:
         problem = f"Not declined: {error}."
     except Refused:
-        problem = "Say in a few words why it should not be here."
+        problem = "Give a short reason why it does not belong here."
     else:
         return _next(request, row.queue)
     _, written = decision_form.opened(row.trajectory)
@@ -100,7 +100,7 @@ def requeue(request: PageRequest, pk: int, item: int) -> HttpResponse:
     try:
         reservations.requeue(item=row, actor=request.actor)
     except (reservations.Held, reservations.NotYours) as error:
-        return _go(request, row.queue, row, f"Not put at the end: {error}.")
+        return _go(request, row.queue, row, f"Not moved: {error}.")
     return _next(request, row.queue)
 
 
@@ -125,12 +125,10 @@ def take_back(request: PageRequest, pk: int, item: int) -> HttpResponse:
     row = _item(request, pk, item)
     try:
         said = reviews.take_back(item=row, actor=request.actor)
-        notice = (
-            f"Taken back: {words(request.project, said)}." if said else "There is nothing of yours to take back here."
-        )
+        notice = f"Undone: {words(request.project, said)}." if said else "You have nothing to undo here."
         reservations.hold(item=_item(request, pk, item), actor=request.actor)
     except Superseded as error:
-        notice = f"Nothing was taken back: {error}."
+        notice = f"Nothing was undone: {error}."
     except reservations.Held as error:
         notice = f"{notice} {str(error).capitalize()}."
     except reservations.NotYours:
@@ -144,9 +142,7 @@ def reopen(request: PageRequest, pk: int, item: int) -> HttpResponse:
     """Ask for another reviewer."""
     row = _item(request, pk, item)
     reviews.reopen(item=row, actor=request.actor)
-    return _go(
-        request, row.queue, _item(request, pk, item), "Open again. What was decided stands until another decides."
-    )
+    return _go(request, row.queue, _item(request, pk, item), "Reopened. The current decision holds until the next one.")
 
 
 def refused(request: PageRequest, item: QueueItem, written: decision_form.Written, reason: str = "") -> HttpResponse:
@@ -168,7 +164,7 @@ def _next(request: PageRequest, queue: Queue, after: QueueItem | None = None) ->
     try:
         return _go(request, queue, reservations.take(queue=queue, actor=request.actor, after=after))
     except reservations.NotYours as error:
-        messages.error(request, f"Nothing to take: {error}.")
+        messages.error(request, f"No item: {error}.")
         address = reverse("failures:queue_detail", args=[request.project.slug, queue.pk])
         return HttpResponse(headers={"HX-Redirect": address}) if request.htmx else redirect(address)
 
@@ -250,7 +246,7 @@ def _locked(request: PageRequest, item: QueueItem, mine: Review | None, settles:
     """Why one cannot decide here now; empty when one can."""
     queue = item.queue
     if queue.archived_at is not None:
-        return "This queue is archived. What is in it stays as it is."
+        return "This queue is archived. Its items stay unchanged."
     if settles:
         return ""
     if not reservations.may_review(queue, request.actor.user):

@@ -97,7 +97,7 @@ def clustering(request: PageRequest, number: int) -> HttpResponse:
 def forget(request: PageRequest, number: int) -> HttpResponse:
     job = _clustering(request, number)
     cluster_edits.forget(clustering=job, actor=request.actor)
-    messages.success(request, "The clustering is deleted; failures and decisions are as they were.")
+    messages.success(request, "Clustering deleted. Failures and decisions stay.")
     return redirect("failures:similar", request.project.slug)
 
 
@@ -178,7 +178,7 @@ def send(request: PageRequest, cluster: int) -> HttpResponse:
     if "all" not in request.POST:
         members = members.filter(trajectory__trace_id__in=request.POST.getlist("id"))
     added = intake.add(queue=queue, keys=members.values_list("trajectory_id", flat=True), actor=request.actor)
-    messages.success(request, f"{added} added to {queue}; what was in it already stays as it is.")
+    messages.success(request, f"{added} added to {queue}; existing items stay unchanged.")
     return redirect("failures:cluster", request.project.slug, cluster)
 
 

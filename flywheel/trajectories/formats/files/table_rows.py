@@ -81,7 +81,7 @@ _FIELDS = (
 )
 FIELDS = {name: Field(name, label, help, tuple(names.split())) for name, label, help, names in _FIELDS}
 ALL = "*"
-"""As the metadata: every column that means nothing else."""
+"""As the metadata: all unmapped columns else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,9 @@ def diagnose(project: Project, *, since: datetime, user: User | None = None, now
     if best is not None:
         found.append(_arrived(best, calls) if calls else _no_model_call(best))
     elif any(batch.inserted or batch.updated for batch in batches):
-        found.append(Finding("ok", "Spans came for trajectories that were there before.", batches[0].received_at))
+        found.append(Finding("ok", "Spans arrived for existing trajectories.", batches[0].received_at))
     elif any(batch.duplicate for batch in batches):
-        said = "Everything that came was there already: it had been sent before."
+        said = "All of it was already stored."
         found.append(Finding("ok", said, batches[0].received_at))
     found += _rejected(batches)
     if batches and not found:

@@ -176,7 +176,7 @@ from opentelemetry import trace
 {_EXPORTER}{_PROVIDER}trace.set_tracer_provider(provider)
 tracer = trace.get_tracer("my-agent")
 
-# An instrumentation writes spans like these; by hand they look so.
+# Your instrumentation emits spans like these; here they are written by hand.
 question = [{{"role": "user", "parts": [{{"type": "text", "content": "Where is my order A-17?"}}]}}]
 answer = [{{"role": "assistant", "parts": [{{"type": "text", "content": "It comes on Friday."}}]}}]
 with tracer.start_as_current_span("invoke_agent my-agent") as agent:
@@ -202,7 +202,7 @@ provider.shutdown()
         text=f"""{_JS_IMPORTS}
 {_JS_PROVIDER}"""
         """
-// An instrumentation writes spans like this one; by hand it looks so.
+// Your instrumentation emits spans like this one; here it is written by hand.
 const said = (role, content) => JSON.stringify([{ role, parts: [{ type: 'text', content }] }])
 const span = provider.getTracer('my-agent').startSpan('chat gpt-4.1-mini')
 span.setAttributes({

@@ -14,7 +14,7 @@ class ImportForm(forms.Form):
         widget=forms.FileInput(attrs={"accept": KINDS}),
     )
     format = forms.ChoiceField(
-        help_text="A table whose columns are not known is shown first, so that you say what they mean.",
+        help_text="Tables with unknown columns are shown first, so that you can map them.",
         choices=[
             ("auto", "Detect"),
             *((name, f"{entry.label}: {entry.description}") for name, entry in FORMATS.items()),

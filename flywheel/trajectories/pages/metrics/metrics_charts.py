@@ -121,7 +121,7 @@ class _Drawing:
             )
             for bucket in self.found.buckets[:DRAWN]
         ]
-        spec = self.spec("failures", "Failures by bucket", {"title": "trajectories"}, series, KNOWN)
+        spec = self.spec("failures", "Failures by category", {"title": "trajectories"}, series, KNOWN)
         return spec | {"kind": "bar", "stack": True}
 
     def spec(self, key: str, title: str, y: dict[str, str], series: list[dict[str, Any]], note: str) -> dict[str, Any]:

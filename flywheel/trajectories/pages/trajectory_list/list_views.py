@@ -114,7 +114,7 @@ def facets(request: PageRequest) -> HttpResponse:
     rows = query.apply(Trajectory.objects.filter(project=request.project), request.project.pk)
     try:
         with limited(query):
-            found, counted = facets_of(rows)
+            found, counted = facets_of(request.project, rows)
     except TookTooLong as error:
         query.problems.append(str(error))
         found, counted = [], 0

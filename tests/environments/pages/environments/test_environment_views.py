@@ -38,7 +38,7 @@ SINGLE = "/p/acme/environments/new/?kind=tool_call"
 
 
 def test_an_empty_room_says_what_to_do(cast: Cast, sign_in: SignIn) -> None:
-    assert "A builder creates the first one" in page_of(sign_in(cast.viewer).get(url("index")))
+    assert "A builder can create the first one" in page_of(sign_in(cast.viewer).get(url("index")))
     assert url("create") in page_of(sign_in(cast.builder).get(url("index")))
     assert "No version to take tools from" in page_of(sign_in(cast.builder).get(SINGLE))
 
@@ -178,13 +178,13 @@ def test_tasks_are_filtered_by_the_address(cast: Cast, sign_in: SignIn, build: B
         ("split=train", "in train", "in held_out"),
         ("bucket=wrong_tool", "in train", "in held_out"),
         ("split=held_out", "in held_out", "in train"),
-        ("bucket=none", "held out, not shown", "in train"),
+        ("bucket=none", "held out, hidden", "in train"),
         ("proved=yes", "in train", "nowhere"),
     ):
         page = page_of(client.get(url("environment", "mail") + f"?{query}"))
         assert seen in page, query
         assert unseen not in page, query
-    assert "No task fits these filters" in page_of(client.get(url("environment", "mail") + "?proved=no"))
+    assert "No tasks match these filters" in page_of(client.get(url("environment", "mail") + "?proved=no"))
 
 
 def test_a_choice_of_tasks_is_frozen_as_the_filters_show_it(cast: Cast, sign_in: SignIn, build: Build) -> None:
@@ -334,7 +334,7 @@ def test_retiring_by_click(cast: Cast, sign_in: SignIn, build: Build) -> None:
     page = page_of(client.post(url("retire", "mail", task.number), {"reason": ""}, follow=True))
     assert "Nothing was changed: reason: say why" in page
     page = page_of(client.post(url("retire", "mail", task.number), {"reason": "ambiguous"}, follow=True))
-    assert "enters no task set any more" in page
+    assert "is left out of new task sets" in page
     assert "retired" in page_of(client.get(url("environment", "mail") + "?retired=yes"))
 
 
@@ -389,7 +389,7 @@ def test_a_large_setting_is_not_written_into_the_page_and_stays_as_it_is(
     assert "2 names: calendar, contacts" in page
     sent = {"config": json.dumps(shown), "verifier": '{"kind": "workplace"}'}
     told = page_of(client.post(url("make_version", "office"), sent, follow=True))
-    assert "Nothing changed: office@1 has this content already" in told
+    assert "No changes: office@1 already has this content" in told
     client.post(url("make_version", "office"), sent | {"config": '{"max_turns": 5}'})
     assert office.latest.config == {"max_turns": 5, "database": before["database"]}
 

@@ -190,7 +190,11 @@ def test_the_page_sends_back_what_it_shows_and_nothing_is_changed(build: Build, 
             "not valid JSON: Expecting ',' delimiter",
         ),
         ({"type": "exact", "name": "e", "weight": 1, "value": "[" * 9000}, "value", "not valid JSON: "),
-        ({"type": "regex", "name": "r", "weight": 1, "pattern": "a", "must": "x"}, "must", "'x' is unknown; use one of"),
+        (
+            {"type": "regex", "name": "r", "weight": 1, "pattern": "a", "must": "x"},
+            "must",
+            "'x' is unknown; use one of",
+        ),
         ({"type": "exact", "name": "e", "weight": 1}, "target", "expected a key of the target, or else a value"),
         ({"type": "exact", "name": "E!", "weight": 1, "value": "1"}, "name", "'E!' is not of the form right_tool"),
         ({"type": "exact", "name": "e", "weight": "", "value": "1"}, "", "at least one weight must be above 0"),
@@ -249,7 +253,7 @@ def test_saving_python_leaves_the_proofs_to_a_worker(build: Build, cast: Cast, s
     assert not task.is_proved
     assert Proving.objects.get().environment == task.environment
     place = [task.environment.project.slug, "mail"]
-    assert "Tasks wait for a worker" in page_of(client.get(reverse("environments:environment", args=place)))
+    assert "Tasks waiting for a worker" in page_of(client.get(reverse("environments:environment", args=place)))
     Proving.objects.all().delete()
     assert "not proved under mail@2 yet" in page_of(client.get(reverse("environments:environment", args=place)))
     client.post(reverse("environments:prove", args=place))

@@ -59,7 +59,7 @@ def attached(cast: Cast, base_url: str, **config: Any) -> Environment:
 def test_the_definitions_are_read_by_a_worker_and_frozen(cast: Cast, sign_in: SignIn, shop: tuple[Shop, str]) -> None:
     there, address = shop
     client = sign_in(cast.builder)
-    assert "Of a test copy" in page_of(client.get(url(cast, "create") + "?kind=tool_server"))
+    assert "Use a test copy" in page_of(client.get(url(cast, "create") + "?kind=tool_server"))
     sent = {"base_url": address, "protocol": "http", "max_turns": "8", "resets": "on", "shows_state": "on"}
     answer = client.post(
         url(cast, "try_world"), {**sent, "seed": "3", "tool": "get_order", "arguments": '{"order_id": "1003"}'}
@@ -119,7 +119,7 @@ def test_a_trial_of_a_server_that_hangs_or_answers_otherwise_says_so(
     client.post(url(cast, "try_world"), {**sent, "arguments": '{"order_id": "1003"}'})
     work()
     page = page_of(client.get(url(cast, "world_trial", WorldTrial.objects.get().pk)))
-    assert "It answers otherwise the second time." in page
+    assert "Its answers differ the second time." in page
     client.post(url(cast, "try_world"), {**sent, "arguments": "{}"})
     work()
     assert "&#x27;order_id&#x27; is a required property" in str(
@@ -128,7 +128,7 @@ def test_a_trial_of_a_server_that_hangs_or_answers_otherwise_says_so(
     client.post(url(cast, "try_world"), {**sent, "base_url": f"{address}/none", "tool": ""})
     work()
     page = page_of(client.get(url(cast, "world_trial", WorldTrial.objects.latest("pk").pk)))
-    assert "The world is at fault." in page
+    assert "The world has an error." in page
 
 
 def test_trying_keeps_what_was_left_out_and_marked_and_takes_definitions_on_request(
@@ -148,7 +148,7 @@ def test_trying_keeps_what_was_left_out_and_marked_and_takes_definitions_on_requ
     _, page = tried()
     assert "hx-swap-oob" not in page
     assert "agents would not: <code>get_order</code>. To have all" in page
-    assert "not those that stand here" not in page
+    assert "differ from those here" not in page
     assert "unsafe" in page
     there.tools = [{**TOOLS[0], "description": "Cancel an order for good."}, TOOLS[1]]
     address, page = tried()
@@ -157,7 +157,7 @@ def test_trying_keeps_what_was_left_out_and_marked_and_takes_definitions_on_requ
     answer = client.get(address, {"take": "1"})
     taken = json.loads(html.unescape(answer.content.decode()).partition('hx-swap-oob="true">')[2].partition("<")[0])
     assert taken == [{**TOOLS[0], "description": "Cancel an order for good.", "x-unsafe": True}]
-    assert "not those that stand here" not in page_of(answer)
+    assert "differ from those here" not in page_of(answer)
 
 
 def test_by_the_api(cast: Cast, client: Client, key: Keys, shop: tuple[Shop, str]) -> None:
@@ -199,7 +199,7 @@ def test_a_task_is_played_by_hand_and_proved_and_the_same_calls_are_made_twice(
     assert task.is_proved, task.proof
     assert task.proof["agreement"] == {"calls": 1, "same": 1}
     page = page_of(client.get(url(cast, "task", "shop", task.number)))
-    assert "The same calls twice: 1 of 1 answers the same." in page
+    assert "Repeated calls: 1 of 1 identical answers." in page
     assert there.sessions[""] == Shop.fresh({})
 
 
@@ -271,7 +271,7 @@ def test_an_answered_move_is_kept_where_the_state_cannot_be_had(
     assert play.world is None
     assert len(there.calls()) == 1
     page = page_of(sign_in(cast.builder).get(url(cast, "play", play.pk)))
-    assert "Its state is not known." in page
+    assert "Its state is unknown." in page
     del there.faults["/state"]
     assert orders(moved(play, "get_order")) == ["open", "cancelled", "cancelled"]
 
@@ -286,7 +286,7 @@ def test_a_session_over_mcp_lasts_from_move_to_move_and_ends_with_the_play(
     assert len(there.calls()) == 2
     assert not [each for each in there.asked if each[0] == "DELETE"]
     page = page_of(sign_in(cast.builder).get(url(cast, "play", play.pk)))
-    assert "What was called stays done, even if you take the move back" in page
+    assert "Calls stay in effect even if you undo the move" in page
     moved(play)
     assert len([each for each in there.asked if each[0] == "DELETE"]) == 1
 

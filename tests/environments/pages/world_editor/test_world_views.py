@@ -49,7 +49,7 @@ def test_a_world_may_begin_with_the_tools_of_an_agent(cast: Cast, build: Build, 
     for other in ("x", "recorded"):
         assert "def refund(" in page_of(client.get(url(cast, "create") + f"?kind=world&of={other}")), "none brings any"
     build.trajectory(tools=TOOLS[:1])
-    assert "the tools that recorded runs bring" in page_of(client.get(url(cast, "create") + "?kind=world"))
+    assert "tools from recorded runs" in page_of(client.get(url(cast, "create") + "?kind=world"))
     assert "The tools of recorded runs" in page_of(client.get(url(cast, "create") + "?kind=world&of=recorded"))
 
 
@@ -111,16 +111,16 @@ def test_a_failure_becomes_a_task_whose_page_tells_how_far_the_world_agrees(
     answer = sign_in(cast.builder).post(
         url(cast, "make_task", row.trace_id), {"environment": "shop"}, headers={"HX-Request": "true"}
     )
-    assert "waits for a worker's proof" in " ".join(page_of(answer).split())
+    assert "waiting for its proof" in " ".join(page_of(answer).split())
     work()
     task = Task.objects.get()
     page = page_of(sign_in(cast.builder).get(url(cast, "task", "shop", task.number)))
-    assert "1 of 1 answers are the recorded ones" in page
+    assert "1 of 1 answers match" in page
     task.proof["recording"] |= {"same": 0, "first": "get_order: <b>", "refused": "cancel: Error"}
     task.save()
     page = page_of(sign_in(cast.builder).get(url(cast, "task", "shop", task.number)))
-    assert "The first that differs: get_order: &lt;b&gt;." in page
-    assert "This world refuses a wanted call." in page
+    assert "First difference: get_order: &lt;b&gt;." in page
+    assert "This world rejects an expected call." in page
     assert "! look" in page
     sent = {"trace_id": row.trace_id}
     again = client.post("/api/v1/environments/shop/tasks", sent, "application/json", headers=key(Scope.BUILD))
@@ -146,13 +146,13 @@ def test_a_trial_shows_the_beginning_an_answer_and_whether_it_is_the_same_twice(
     assert (trial.state, trial.report["is_same"]) == (State.SUCCEEDED, True)
     page = page_of(client.get(url(cast, "world_trial", trial.pk)))
     assert "Same answers twice" in page
-    assert "State at the beginning, with seed 3" in page
+    assert "Initial state, with seed 3" in page
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("return {'at': time.time()}", "It answers otherwise the second time."),
+        ("return {'at': time.time()}", "Its answers differ the second time."),
         ("return {1}", "t returned a set, which is not JSON"),
         ("raise ValueError('no luck')", "raised in line 6, in t"),
     ],

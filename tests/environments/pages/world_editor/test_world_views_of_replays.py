@@ -98,7 +98,7 @@ def test_functions_are_added_to_a_replay_as_its_next_version(cast: Cast, build: 
     assert "Answer by functions" in page_of(client.get(url(cast, "environment", "replay")))
     page = page_of(client.get(url(cast, "world", "replay")))
     assert "def get_order(" in page
-    assert "It then plays attempts to their end" in page
+    assert "Attempts are then played to the end" in page
     assert client.post(url(cast, "world", "replay"), {"source": ONE}).status_code == 302
     assert (row.latest.number, row.latest.config) == (
         2,

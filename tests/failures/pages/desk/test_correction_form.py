@@ -143,7 +143,7 @@ def test_an_argument_that_the_schema_does_not_know_stays_until_it_is_cleared() -
 def test_an_answer_in_words_is_a_correction_too() -> None:
     assert read(TOOLS, {"kind": "text", "text": "I cannot do that"}).action == {"text": "I cannot do that"}
     assert read(TOOLS, {"kind": "text", "text": " "}).problems
-    assert list(map(str, read(TOOLS, {"tool": ""}).problems)) == ["tool: choose what should have been called"]
+    assert list(map(str, read(TOOLS, {"tool": ""}).problems)) == ["tool: choose the call that was right"]
 
 
 def test_a_call_of_an_unknown_tool_leaves_the_choice_open() -> None:
@@ -278,7 +278,7 @@ def test_a_call_to_add_stands_after_what_was_written_or_recorded() -> None:
     made = read(TOOLS, {**FILLED, "kind": "calls", "was_kind": "tool"}, one)
     assert [(call.prefix, call.tool) for call in made.calls] == [("", "book"), ("1.", "")]
     assert made.calls[0].arguments["day"] == "friday"
-    assert [str(each) for each in made.problems] == ["calls.1.tool: choose what should have been called"]
+    assert [str(each) for each in made.problems] == ["calls.1.tool: choose the call that was right"]
     made = read(TOOLS, {**FILLED, "kind": "calls", "was_kind": "tool"}, RECORDED)
     assert [(call.tool, call.arguments) for call in made.calls] == [("wait", {"minutes": 5}), ("book", {"who": "Bako"})]
 
@@ -329,7 +329,7 @@ def test_a_correction_that_changes_nothing_says_so() -> None:
     one = Message("assistant", "", (ToolCall("1", "wait", {"minutes": 5}),))
     sent = {"kind": "tool", "was_kind": "tool", "tool": "wait", "was_tool": "wait", "arg.minutes": "5"}
     assert list(map(str, read(TOOLS, sent, one).problems)) == [
-        "corrected: this is what the agent did: change something"
+        "corrected: this is what the agent did; change something"
     ]
     assert read(TOOLS, {**sent, "arg.minutes": "6"}, one).problems == []
 
@@ -344,4 +344,4 @@ def test_fields_keep_the_order_in_which_the_schema_requires_them() -> None:
 
 
 def test_no_kind_chosen_is_said() -> None:
-    assert [str(each) for each in read(TOOLS, {"kind": "odd"}).problems] == ["kind: choose what should have happened"]
+    assert [str(each) for each in read(TOOLS, {"kind": "odd"}).problems] == ["kind: choose the correct action"]

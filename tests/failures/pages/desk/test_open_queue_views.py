@@ -118,7 +118,7 @@ def test_a_correction_is_saved_from_the_fields(cast: Cast, sign_in: SignIn, row:
     bad = client.post(url("label", row), {**sent, "arg.person": "Bako", "arg.day": "someday"}, headers=HTMX)
     assert bad.status_code == 422
     assert bad["HX-Retarget"] == "#decision-pane"
-    assert "The corrected action does not fit yet" in page_of(bad)
+    assert "The corrected action is not valid yet" in page_of(bad)
     assert not Failure.objects.exists()
     client.post(url("label", row), {**sent, "arg.person": "Bako", "arg.day": "friday"}, headers=HTMX)
     assert Failure.objects.get().corrected == {
@@ -137,7 +137,7 @@ def test_what_is_refused_comes_back_with_what_was_written(cast: Cast, sign_in: S
     answer = sign_in(cast.reviewer).post(url("label", row), {"note": "my words", "seen": "0"}, headers=HTMX)
     page = page_of(answer)
     assert answer.status_code == 422
-    assert "Choose a bucket" in page
+    assert "Choose a category" in page
     assert ">my words</textarea>" in page
     whole = sign_in(cast.reviewer).post(url("label", row), {"note": "my words", "seen": "0"})
     assert whole.status_code == 422
@@ -179,7 +179,7 @@ def test_undo_takes_back_the_reviewers_own_last_decisions_one_by_one(cast: Cast,
         assert row.trace_id in found[1]
         answer = client.post(found[1], {"seen": found[2]}, headers=HTMX)
         assert answer["HX-Push-Url"] == url("review", row)
-        assert "Taken back." in page_of(answer)
+        assert "Undone." in page_of(answer)
     assert not Failure.objects.filter(current=True).exists()
     assert 'data-key="u"' not in page_of(client.get(url("queue")))
 
@@ -188,7 +188,7 @@ def test_undo_of_what_somebody_decided_above_takes_nothing_back(cast: Cast, sign
     mine = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
     theirs = decide(trajectory=row, actor=Actor(cast.builder), bucket="format_error")
     answer = sign_in(cast.reviewer).post(url("undo", row), {"seen": str(mine.pk)}, headers=HTMX)
-    assert "Nothing was taken back: builder decided broken format" in page_of(answer)
+    assert "Nothing was undone: builder decided broken format" in page_of(answer)
     theirs.refresh_from_db()
     assert theirs.current
 
@@ -341,7 +341,7 @@ def test_the_corrected_trajectory_stands_beside_the_recorded_one(
     cast: Cast, sign_in: SignIn, row: Trajectory, corrected: dict[str, object], words: str
 ) -> None:
     client = sign_in(cast.viewer)
-    assert "Nobody has written yet" in client.get(url("corrected", row)).content.decode()
+    assert "No corrected action yet" in client.get(url("corrected", row)).content.decode()
     decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool", step="s2", corrected=corrected)
     page = page_of(client.get(url("corrected", row)))
     shared, _, after = page.partition("What happened")

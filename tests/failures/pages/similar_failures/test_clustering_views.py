@@ -87,7 +87,7 @@ def test_what_cannot_be_asked_for_comes_back_with_what_was_written(cast: Cast, s
     sent = {"which": "both", "by": "calls", "fineness": "fine", "days": "x", "q": "nonsense:1"}
     refused = sign_in(cast.reviewer).post(at("start_clustering"), sent)
     assert refused.status_code == 422
-    assert "days: one of" in page_of(refused)
+    assert "days: expected one of" in page_of(refused)
     assert 'value="nonsense:1"' in page_of(refused)
     assert not Clustering.objects.exists()
 
@@ -143,7 +143,7 @@ def test_a_cluster_is_taken_apart_from_its_page(cast: Cast, sign_in: SignIn, row
     made = client.post(at("take_apart", merged.pk), {"key": str(uuid.uuid4())})
     inner = Clustering.objects.exclude(pk=job.pk).get()
     assert made["Location"] == at("clustering", inner.pk)
-    assert "taking it apart" in page_of(client.get(at("cluster", merged.pk)))
+    assert "splitting it" in page_of(client.get(at("cluster", merged.pk)))
     work(inner)
     assert client.get(at("clustering", inner.pk))["Location"] == at("cluster", merged.pk)
     assert "28 clusters" not in page_of(client.get(at("similar")))
@@ -180,7 +180,7 @@ def test_a_cluster_is_labelled_after_its_members_were_shown(
     assert client.post(at("label_cluster", cluster.pk), sent)["Location"] == made["Location"]
     job = carry_out(Bulk.objects.get())
     assert job.report["changed"] == 4
-    assert job.report["skipped"] == {"decided by a person already": 1}
+    assert job.report["skipped"] == {"already decided by a person": 1}
     labels = Failure.objects.filter(current=True, labelled_by=cast.reviewer)
     assert {failure.trajectory.trace_id for failure in labels} == set(mine[2:6])
     assert {(failure.bucket, failure.note, failure.step, failure.decision) for failure in labels} == {
@@ -189,7 +189,7 @@ def test_a_cluster_is_labelled_after_its_members_were_shown(
     entries = AuditEntry.objects.filter(action="failures.confirmed")
     assert {entry.through for entry in entries} == {f"cluster {cluster.pk}, bulk action {job.pk}"}
     assert client.get(made["Location"]).status_code == 200
-    assert carry_again(client, cluster, mine) == {"decided by a person already": 5}
+    assert carry_again(client, cluster, mine) == {"already decided by a person": 5}
 
 
 def carry_again(client: Client, cluster: Cluster, ids: list[str]) -> dict[str, int]:
@@ -202,7 +202,7 @@ def carry_again(client: Client, cluster: Cluster, ids: list[str]) -> dict[str, i
     ("sent", "words"),
     [
         ({"bucket": "nonsense"}, "bucket: "),
-        ({"bucket": "other"}, "note: say what is wrong"),
+        ({"bucket": "other"}, "note: describe what is wrong"),
         ({"bucket": "wrong_tool", "id": []}, "trace_ids: "),
         ({"bucket": "wrong_tool", "id": ["x"]}, "trace_ids: "),
     ],

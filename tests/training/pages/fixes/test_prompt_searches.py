@@ -42,7 +42,7 @@ def test_the_way_to_it_leads_from_the_bucket_over_the_drafts(desk: Desk, sign_in
     assert f'href="{NEW}?version=assistant%401&amp;task_set=' in page
     page = page_of(client.get(NEW))
     assert f"<option selected>{desk.task_set}</option>" in page
-    assert "Nothing was started" not in page
+    assert "Not started" not in page
     assert "This field is required" not in page
 
 
@@ -72,7 +72,7 @@ def test_it_says_what_so_much_costs_before_anything_is_asked(desk: Desk, sign_in
     client = sign_in(desk.cast.builder)
     page = page_of(client.get(NEW, fields(desk), headers=HTMX))
     assert "<html" not in page
-    # 12 tasks with the prompt as it is and with 3 others, and 12 × 2 samples of two versions
+    # 12 tasks with the current prompt and with 3 others, and 12 × 2 samples of two versions
     assert "At most <b>96 attempts</b> at training tasks: 12 tasks" in page
     assert "and 48 attempts kept" in page
     assert "What an attempt of assistant@1 costs is not known" in page
@@ -131,7 +131,7 @@ def test_a_program_is_refused_above_the_form(desk: Desk, sign_in: SignIn) -> Non
     assert "is a program" in page_of(client.get(NEW, {"version": str(program)}))
     answer = client.post(NEW, fields(desk, version=str(program)))
     assert answer.status_code == 422
-    assert "<b>Nothing was started.</b> version: " in page_of(answer)
+    assert "<b>Not started.</b> version: " in page_of(answer)
 
 
 def test_a_bucket_or_version_that_is_none_is_not_found(desk: Desk, sign_in: SignIn) -> None:
@@ -213,7 +213,7 @@ def test_a_proposal_has_its_difference_its_text_and_its_attempts_beside_those_be
     assert "<b>Refused and not tried:</b> it is empty." in page
     assert client.get(here(search, "4/")).status_code == 404
     page = page_of(client.get(here(search, "0/")))
-    assert "The prompt as it is" in page
+    assert "The current prompt" in page
     assert SYSTEM in page
 
 
@@ -221,7 +221,7 @@ def test_its_best_is_tried_and_both_lead_to_each_other(desk: Desk, sign_in: Sign
     search, client = finished(desk), sign_in(desk.cast.builder)
     page = page_of(client.get(here(search)))
     ticks = page.partition("<tbody>")[2].partition("</tbody>")[0]
-    assert ticks.count('name="proposal"') == 2, "neither the prompt as it is nor the refused one"
+    assert ticks.count('name="proposal"') == 2, "neither the current prompt nor the refused one"
     assert ticks.count("checked") == 1
     answer = client.post(here(search, "try/"), {"proposal": ["9"]})
     assert answer.status_code == 422
@@ -263,6 +263,6 @@ def test_one_without_a_gain_says_so_and_can_still_be_tried(desk: Desk, sign_in: 
     proposal(search, 1, WORSE, [0.0, 0.0], ProposalState.DROPPED)
     PromptSearch.objects.update(state=State.SUCCEEDED)
     page = page_of(sign_in(desk.cast.builder).get(here(search)))
-    assert "No proposal scores above the prompt as it is." in page
+    assert "No proposal beats the current prompt." in page
     assert "★" not in page
     assert "Try on all training tasks" in page

@@ -155,7 +155,7 @@ GOLDEN = {
         error="RuntimeError: mailbox is full",
         tool_ids=False,
     ),
-    # These do not say why the model stopped, and Logfire scrubbed the session.
+    # These do not say stop reason, and Logfire scrubbed the session.
     "logfire-openai-old": Golden(
         steps(other=3, assistant=4, tool=2),
         ["", "", "", ""],
@@ -192,7 +192,7 @@ GOLDEN = {
         error="RuntimeError: mailbox is full",
         tool_ids=False,
     ),
-    # Only streamed calls say why the model stopped.
+    # Only streamed calls say stop reason.
     "langfuse": Golden(
         PLAIN,
         ["", "", CALL, DONE],

@@ -151,7 +151,7 @@ def test_of_formats_without_spans_metadata_is_what_was_sent(cast: Cast) -> None:
 def test_facets_show_what_differs(cast: Cast, send: Send) -> None:
     send(1, app__release="a b", same="x")
     send(2, app__release="c", same="x")
-    facets, _ = facets_of(Trajectory.objects.filter(project=cast.project))
+    facets, _ = facets_of(cast.project, Trajectory.objects.filter(project=cast.project))
     shown = next(facet for facet in facets if facet.name == "attr")
     assert sorted(value.term for value in shown.values) == ['attr.app.release:"a b"', "attr.app.release:c"]
     for value in shown.values:
