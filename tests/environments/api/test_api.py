@@ -131,7 +131,12 @@ def test_tools_are_taken_in_a_providers_format(build: Build, client: Client, hea
             422,
             "system_prompt: expected a text",
         ),
-        ("", {"name": "new", "kind": "tictactoe", "config": {"system_prompt": ["x"]}}, 422, "system_prompt: expected a text is"),
+        (
+            "",
+            {"name": "new", "kind": "tictactoe", "config": {"system_prompt": ["x"]}},
+            422,
+            "system_prompt: expected a text is",
+        ),
         (
             "",
             {"name": "new", "kind": "workplace", "config": {"max_turn": 5}},
