@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 from playwright.sync_api import Browser
 from pytest_django.live_server_helper import LiveServer
@@ -32,13 +33,29 @@ pytestmark = [
 ]
 AXE = files("axe_playwright_python") / "axe.min.js"
 SERIOUS = ("serious", "critical")
-ROOMS = [("trajectories", "failures"), ("environments",), ("evals",), ("agents", "training", "promotions")]
+ROOMS = [
+    ("trajectories", "failures"),
+    ("environments",),
+    ("evals",),
+    ("agents", "training", "promotions"),
+    ("overview", "settings"),
+]
 """The pages of each test; they are many."""
 RUN = """async () => {
   const { violations } = await axe.run({ resultTypes: ["violations"] });
   return violations.map(({ id, impact, nodes }) => [impact, id, nodes.slice(0, 3).map(({ html, any }) =>
     html.slice(0, 160) + (any[0]?.data?.contrastRatio ? ` ${any[0].data.contrastRatio}` : ""))]);
 }"""
+
+
+COME_TO_CHARTS = """async () => {
+  for (const chart of document.querySelectorAll("[data-chart]")) {
+    chart.scrollIntoView();
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  scrollTo(0, 0);
+}"""
+"""Each is drawn once it is seen."""
 
 
 @pytest.fixture
@@ -100,6 +117,8 @@ def test_no_page_of_these_rooms_keeps_anybody_out(
         trace = lived_in.values["trajectories", "trace_id"]
         step = Trajectory.objects.get(trace_id=trace).steps.latest("position").span_id
         addresses = [f"/p/acme/trajectories/{trace}/?step={step}", f"/p/acme/trajectories/{1:032x}/"]
+    if "settings" in rooms:
+        addresses = [reverse("accounts:profile")]
     for page in PROJECT_PAGES:
         if page.room in rooms:
             address = page.url(project=cast.project.slug, **lived_in.of(page))
@@ -113,6 +132,7 @@ def test_no_page_of_these_rooms_keeps_anybody_out(
         tab.page.set_viewport_size({"width": WIDE, "height": 900})
         tab.open(address)
         tab.page.wait_for_function("() => !document.querySelector('.htmx-request')")
+        tab.page.evaluate(COME_TO_CHARTS)
         for width in (WIDE, NARROW):
             tab.page.set_viewport_size({"width": width, "height": 900})
             if too_wide := overflow(tab):
