@@ -1,4 +1,4 @@
-"""What the palette finds beside this page's acts: objects by name or number, pages by any of their names, guides."""
+"""The palette's search: objects by name or number, pages by any of their names, guides."""
 
 import re
 from collections.abc import Iterator

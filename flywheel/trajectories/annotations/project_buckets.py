@@ -15,17 +15,17 @@ def every(project: Project) -> dict[str, Bucket]:
     """Also those that are archived: what was filed under them keeps its name. One statement for each `Project` read."""
     read: dict[str, Any] = vars(project)
     if _READ not in read:
-        read[_READ] = _known(project.pk)
+        read[_READ] = _buckets_of(project.pk)
     known: dict[str, Bucket] = read[_READ]
     return known
 
 
 def keys_named(project: int, text: str) -> list[str]:
     """The keys of the project's buckets with this key or label, which search takes alike; else the text itself."""
-    return [text] if text in BUCKETS else standard_buckets.keys_named(text, _known(project))
+    return [text] if text in BUCKETS else standard_buckets.keys_named(text, _buckets_of(project))
 
 
-def _known(project: int) -> dict[str, Bucket]:
+def _buckets_of(project: int) -> dict[str, Bucket]:
     return BUCKETS | {row.key: row.bucket for row in _OWN(project)}
 
 

@@ -27,7 +27,8 @@ _SEGMENT = "~:@!$&'()*+,;="
 def table(project: Project, items: Iterable[Any], shown: Sequence[str]) -> dict[str, SafeString]:
     """`heads` and `rows` of the table with these columns, and `boxes` to choose others. Items as `list_columns.read`
     answers them."""
-    template = _environment().get_template(TEMPLATE)
+    jinja: Any = engines["jinja2"].env  # type: ignore[attr-defined]
+    template = jinja.get_template(TEMPLATE)
     columns, items = [list_columns.column(key) for key in shown], list(items)
     context = template.new_context(
         {
@@ -46,7 +47,7 @@ def table(project: Project, items: Iterable[Any], shown: Sequence[str]) -> dict[
     index = reverse("trajectories:index", args=[project.slug])
     for item in items:
         item.address = f"{index}{quote(item.trace_id, safe=_SEGMENT)}/"
-    rows = _rows(tuple(_block(column) for column in columns))
+    rows = _rows(jinja, tuple(_block(jinja, column) for column in columns))
     return {
         "heads": written("_heads"),
         "rows": SafeString(rows.render(context.get_all(), items=items)),
@@ -55,27 +56,23 @@ def table(project: Project, items: Iterable[Any], shown: Sequence[str]) -> dict[
 
 
 @lru_cache(maxsize=64)
-def _rows(names: tuple[str, ...]) -> Any:
+def _rows(jinja: Any, names: tuple[str, ...]) -> Any:
     """The template of all rows, whose cells are these blocks in turn."""
-    sources = _sources()
+    sources = _sources(jinja)
     cells = (f"{{% set column = shown[{place}] %}}\n{sources[name]}" for place, name in enumerate(names))
     row = sources["_row"].replace("{{ cells }}\n", "".join(cells))
-    return _environment().from_string(f"{{% for t in items %}}\n{row}{{% endfor %}}\n")
+    return jinja.from_string(f"{{% for t in items %}}\n{row}{{% endfor %}}\n")
 
 
-@cache
-def _sources() -> dict[str, str]:
-    """What is between the beginning and the end of each block."""
-    source, _, _ = _environment().loader.get_source(_environment(), TEMPLATE)
+@lru_cache(maxsize=2)
+def _sources(jinja: Any) -> dict[str, str]:
+    """The template's blocks, each as it is written."""
+    source, _, _ = jinja.loader.get_source(jinja, TEMPLATE)
     return dict(re.findall(r"{% block (\w+) %}\n(.*?){% endblock %}", source, re.DOTALL))
 
 
-def _environment() -> Any:
-    return engines["jinja2"].env  # type: ignore[attr-defined]
-
-
-def _block(column: list_columns.Column) -> str:
+def _block(jinja: Any, column: list_columns.Column) -> str:
     if column.key.startswith(list_columns.ATTRIBUTE):
         return "_attribute"
-    own = column.key if column.key in _sources() else ""
+    own = column.key if column.key in _sources(jinja) else ""
     return own or ("_number" if column.is_number else "_text")
