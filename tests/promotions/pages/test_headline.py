@@ -49,10 +49,6 @@ def test_nothing_stands_in_the_way_of_a_gain_that_is_shown() -> None:
 
 
 def test_arms_that_cannot_be_compared_say_why_and_nothing_of_success() -> None:
-    fault = {
-        "name": "verifier",
-        "passed": False,
-        "harm": False,
-        "detail": "the two arms were scored by other verifiers",
-    }
-    assert of("invalid", fault) == Headline("bad", "Not comparable.", [], [fault["detail"]], "")
+    told = "the two arms were scored by other verifiers"
+    fault = {"name": "verifier", "passed": False, "harm": False, "detail": told}
+    assert of("invalid", fault) == Headline("bad", "Not comparable.", [], [told], "")
