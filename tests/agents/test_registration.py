@@ -62,7 +62,7 @@ def test_a_builder_registers_an_agent_once(cast: Cast, sign_in: SignIn) -> None:
     again = client.post(url, {"name": "mail-agent"})
     assert again.status_code == 422
     assert "already has an agent &#x27;mail-agent&#x27;" in again.content.decode()
-    assert "is no name" in client.post(url, {"name": "Mail Agent"}).content.decode()
+    assert "is not a valid name" in client.post(url, {"name": "Mail Agent"}).content.decode()
     assert Agent.objects.count() == AuditEntry.objects.filter(action="agents.make_agent").count() == 1
     assert sign_in(cast.reviewer).post(url, {"name": "other"}).status_code == 403
     assert sign_in(cast.stranger).post(url, {"name": "other"}).status_code == 404
@@ -78,16 +78,16 @@ def test_a_builder_makes_a_version_and_equal_content_is_one(build: Build, cast: 
     assert version.tools == TOOLS
     assert version.sampling == {"temperature": 0.5, "top_p": 1.0, "max_tokens": 64}
     again = client.post(new_version(build), filled(note="again"), follow=True)
-    assert "has exactly this content" in again.content.decode()
+    assert "already has this content" in again.content.decode()
     assert Version.objects.count() == AuditEntry.objects.filter(action="agents.make_version").count() == 1
 
 
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("base_url", "gpu-1:8000", "expected the address of a server"),
-        ("base_url", "ftp://gpu-1", "expected the address of a server"),
-        ("base_url", "http://[", "expected the address of a server"),
+        ("base_url", "gpu-1:8000", "is not the address of a server"),
+        ("base_url", "ftp://gpu-1", "is not the address of a server"),
+        ("base_url", "http://[", "is not the address of a server"),
         ("base_url", "http://me:secret@gpu-1/v1", "must not hold a login"),
         ("base_url", "http://gpu-1/v1?x=1", "must end with its path"),
         ("model", "", "is missing: the name under which the server knows the model"),

@@ -75,7 +75,7 @@ def test_it_says_what_so_much_costs_before_anything_is_asked(desk: Desk, sign_in
     # 12 tasks with the current prompt and with 3 others, and 12 × 2 samples of two versions
     assert "At most <b>96 attempts</b> at training tasks: 12 tasks" in page
     assert "and 48 attempts kept" in page
-    assert "What an attempt of assistant@1 costs is not known" in page
+    assert "assistant@1 has no known cost per attempt" in page
     desk.start(draft("better", BETTER))
     desk.carry_out()
     Result.objects.update(cost_usd=0.25)
