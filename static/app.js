@@ -340,6 +340,29 @@ window.Flywheel = (() => {
     }
   }
 
+  // ── What a term means: on hover, focus and tap, in the top layer ─────────────────────────────────────────────
+
+  const meaning = Object.assign(document.createElement("div"), { className: "meaning", popover: "manual" });
+  document.body.append(meaning);
+
+  function explain(term) {
+    meaning.textContent = term.dataset.means;
+    meaning.showPopover();
+    const { left, top, bottom } = term.getBoundingClientRect();
+    const below = bottom + 4 + meaning.offsetHeight < innerHeight;
+    meaning.style.left = `${Math.max(8, Math.min(left, innerWidth - meaning.offsetWidth - 8))}px`;
+    meaning.style.top = `${below ? bottom + 4 : top - meaning.offsetHeight - 4}px`;
+  }
+  for (const begins of ["pointerover", "focusin"]) {
+    document.addEventListener(begins, ({ target }) => {
+      const term = target instanceof Element && target.closest(".term");
+      if (term) explain(term);
+    });
+  }
+  for (const ends of ["pointerout", "focusout", "scroll"]) {
+    document.addEventListener(ends, () => meaning.matches(":popover-open") && meaning.hidePopover(), true);
+  }
+
   onContent((root) => {
     tellRail(root);
     tellTimes(root);

@@ -15,6 +15,7 @@ from django.test import RequestFactory
 
 from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.core.text import number_words
+from flywheel.core.text.glossary import TERMS
 from flywheel.templatetags import flywheel as tags
 from flywheel.templatetags import numbers, texts
 
@@ -322,3 +323,11 @@ def test_error_pages_need_no_context(page: str) -> None:
     html = engines["django"].get_template(page).render()
     assert page[:3] in html
     assert "style=" not in html
+
+
+def test_a_term_is_shown_with_its_meaning_and_is_reached_by_the_keyboard() -> None:
+    page = render('{% term "held-out" %} {% term "rollout" "Rollouts" %}')
+    assert '<span class="term" tabindex="0"' in page
+    assert f'data-means="{TERMS["rollout"]}">Rollouts</span>' in unescape(page)
+    with pytest.raises(KeyError):
+        render('{% term "no such term" %}')
