@@ -323,7 +323,7 @@ def test_a_page_keeps_out_who_may_not(
         answer = either(sign_in(getattr(cast, role)), url) if page.permission not in GRANTS[role] else None
         if answer is not None:
             assert answer.status_code == 403, role
-            assert b"These roles may: " in answer.content
+            assert b"Roles that can: " in answer.content
 
 
 @pytest.mark.django_db
