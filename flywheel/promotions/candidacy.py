@@ -68,7 +68,7 @@ def propose(
         raise Refused("both evals must have succeeded")
     for each in (version_eval, baseline_eval):
         if each.split != Split.HELD_OUT:
-            raise Refused(f"{each} asked {each.get_split_display().lower()} tasks; a gain is shown by held-out ones")
+            raise Refused(f"{each} ran {each.get_split_display().lower()} tasks; a gain is measured on held-out ones")
     if version_eval.version.agent_id != baseline_eval.version.agent_id:
         raise Refused("the two versions belong to different agents")
     if version_eval.version_id == baseline_eval.version_id:

@@ -143,7 +143,7 @@ def test_it_is_stopped_and_goes_on(
     job.refresh_from_db()
     assert (job.state, job.done, job.scores.count()) == (State.CANCELLED, 5, 5)
     text = client.get(page).content.decode()
-    assert "5 of 12 attempts were judged and are kept" in text
+    assert "5 of 12 attempts are scored and kept" in text
     assert go_on in text
     assert "Not stopped: the job is over already." in client.post(stop, follow=True).content.decode()
     client.post(go_on)

@@ -37,7 +37,7 @@ def test_no_candidate_rests_on_an_eval_that_is_asked_again_meanwhile(
 ) -> None:
     arms = pair_of(build, agent, evaluated)
     EvalRun.objects.filter(pk=arms["baseline_eval"].pk).update(state=State.QUEUED)
-    with pytest.raises(Refused, match="is asked again just now"):
+    with pytest.raises(Refused, match="is running again"):
         propose(**arms, actor=Actor(cast.trainer))
     assert not Candidate.objects.exists()
 

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_GET
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
 from flywheel.agents.models import Agent, Version
+from flywheel.edge.numbers import key
 from flywheel.environments.models import Environment, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.failures.models import Queue
@@ -74,9 +75,9 @@ def _places(project: Project, permissions: frozenset[str], words: list[str]) -> 
     for view, (label, permission) in PAGES.items():
         if permission in permissions and _has(label, words):
             yield label, "page", reverse(view, args=[project.slug])
-    for key, bucket in every(project).items():
-        if _has(f"{bucket.label} {key}", words):
-            yield bucket.label, "category", reverse("failures:bucket", args=[project.slug, key])
+    for name, bucket in every(project).items():
+        if _has(f"{bucket.label} {name}", words):
+            yield bucket.label, "category", reverse("failures:bucket", args=[project.slug, name])
     if _has("glossary: what each term means help", words):
         yield "Glossary", "help", reverse("help:glossary")
     for names in guides.SHELF.values():
@@ -101,7 +102,7 @@ def _objects(project: Project, words: list[str]) -> Iterator[Place]:
         yield agent.name, "agent", at("agents:agent", agent.name)
         versions = Version.objects.filter(agent=agent).order_by("-number")
         if number:
-            versions = versions.filter(number=int(number) if number.isdecimal() and len(number) < 9 else 0)
+            versions = versions.filter(number=key(number) or 0)
         for version in versions[:EACH]:
             yield f"{agent.name}@{version.number}", "version", at("agents:version", agent.name, version.number)
     for environment in Environment.objects.filter(named, project=project)[:EACH]:

@@ -21,7 +21,7 @@ def test_a_key_is_found_by_its_text_and_by_nothing_else(cast: Cast) -> None:
 
 
 def test_a_key_of_an_unknown_scope_is_refused_by_name(cast: Cast) -> None:
-    with pytest.raises(ValueError, match="'everything' is unknown: one of ingest, gateway, read"):
+    with pytest.raises(ValueError, match="'everything' is unknown; use one of ingest, gateway, read"):
         ApiKey.make(cast.project, "ci", ["everything"], cast.admin)
 
 

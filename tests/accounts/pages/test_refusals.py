@@ -51,4 +51,4 @@ def test_a_page_that_failed_keeps_the_rooms_where_they_can_be_read(
     monkeypatch.setattr("flywheel.server.shell._around", fail)
     answer = client.get("/p/acme/agents/")
     assert (answer.status_code, RAIL in answer.content) == (500, False)
-    assert b"the log of the web process" in answer.content
+    assert b"The server log has the details" in answer.content

@@ -226,7 +226,7 @@ def test_what_an_audit_has_shown_is_not_judged_blind_again(run: EvalRun, cast: C
 
 def test_the_newest_word_counts(run: EvalRun, cast: Cast, build: Build) -> None:
     here = Judged.of(run)
-    with pytest.raises(Refused, match="say why"):
+    with pytest.raises(Refused, match="give a reason"):
         verbs.override(judged=here, actor=Actor(cast.approver), reason=" ")
     leave = verbs.override(judged=here, actor=Actor(cast.approver), reason="the deadline")
     assert (standing(here).state, standing(here).override) == ("overridden", leave)
@@ -252,7 +252,7 @@ def test_audits_of_one_reward_count_together(
     assert "people failed 5 of 80 outputs" in standing(Judged.of(run)).words
     page = sign_in(cast.viewer).get(f"/p/acme/evals/reward-audits/{clean.pk}/").content.decode()
     assert (page.count("false pass</span>"), page.count(f"of reward audit {red.pk}")) == (5, 5)
-    assert re.search(r"6\.2\s%</b>\s+<span class=.interval.>up to 21\.4\s% \(n 80\)", page)
+    assert re.search(r"6\.2%</b>\s+<span class=.interval.>up to 21\.4% \(n 80\)", page)
     third = finished(evaluated(build, run.version, run.task_set, to="Dora"), cast)
     assert (third.is_green, third.result["judged"]) == (False, 180)
     fourth = finished(evaluated(build, run.version, run.task_set, to="Eli"), cast)
@@ -268,7 +268,7 @@ def test_what_a_verifier_passes_wrongly_is_told_where_it_judged(
     assert ">not known</span>" in page_of(page.get(here))
     audit = finished(run, cast)
     text = " ".join(page_of(page.get(here)).split())
-    assert re.search(rf"at most 8\s%, by <a [^>]*>{audit}</a>", text)
+    assert re.search(rf"at most 8%, by <a [^>]*>{audit}</a>", text)
     assert f"of {run.version}’s outputs" in text
     assert f"of {run.version}’s outputs" not in page_of(page.get(f"/p/acme/evals/{run.pk}/"))
 

@@ -239,7 +239,7 @@ def test_a_run_learns_from_it_and_is_measured_by_its_own_set(room: Room) -> None
 
 def test_nothing_left_says_why(room: Room) -> None:
     room.build.trajectory()
-    with pytest.raises(Refused, match="1: nobody calls it good"):
+    with pytest.raises(Refused, match="1: not rated good, or rated bad"):
         frozen(room, Wanted(version=room.base))
     with pytest.raises(Refused, match="wrong_field"):
         Read(Wanted(version=room.base, q="wrong_field:1"))

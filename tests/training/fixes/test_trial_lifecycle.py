@@ -177,7 +177,7 @@ def test_a_description_of_a_tool_is_a_draft_too_and_schemas_stay(desk: Desk) -> 
     ("drafts", "field", "problem"),
     [
         ([], "drafts", "0 drafts"),
-        ([draft(f"d{n}", f"{SYSTEM} {n}") for n in range(9)], "drafts", "9 drafts; from 1 to 8"),
+        ([draft(f"d{n}", f"{SYSTEM} {n}") for n in range(9)], "drafts", "9 drafts; expected from 1 to 8"),
         ([draft("", BETTER)], "drafts.0.name", "name the draft"),
         ([draft("same", SYSTEM)], "drafts.0.system_prompt", "changes nothing of assistant@1"),
         ([draft("one", BETTER), draft("two", BETTER)], "drafts.1.system_prompt", "is the same as draft 1"),

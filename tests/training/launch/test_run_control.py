@@ -50,7 +50,7 @@ def recommended(room: Room, count: int = 24) -> None:
         ({"tuning": {"mode": "lora", "rank": 0}}, "tuning.rank", "from 1 to 512"),
         ({"tuning": {"mode": "full", "rank": 4}}, "tuning.rank", "not part of full"),
         ({"seed": -1}, "seed", "whole number"),
-        ({"override_reason": " "}, "override_reason", "say why"),
+        ({"override_reason": " "}, "override_reason", "give a reason"),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_queued(

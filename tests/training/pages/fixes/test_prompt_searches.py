@@ -82,7 +82,7 @@ def test_it_says_what_so_much_costs_before_anything_is_asked(desk: Desk, sign_in
     page = page_of(client.get(NEW, fields(desk), headers=HTMX))
     assert "up to <b>$24.00</b>" in page
     assert "62 is not between 63" in page_of(client.get(NEW, fields(desk, attempts="62"), headers=HTMX))
-    assert "Correct the fields" in page_of(client.get(NEW, fields(desk, tasks="many"), headers=HTMX))
+    assert "Correct the marked fields" in page_of(client.get(NEW, fields(desk, tasks="many"), headers=HTMX))
     assert not PromptSearch.objects.exists()
 
 
