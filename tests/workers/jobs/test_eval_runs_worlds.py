@@ -145,7 +145,7 @@ def test_tasks_are_imported_from_a_file(cast: Cast) -> None:
     report = import_tasks(environment=row, lines=lines, actor=Actor(cast.builder))
     work()
     assert [str(problem) for problem in report.problems] == [
-        'line 2: wanted.0.paths: nothing is wanted of the state; name paths, a query, or "rest": "same"',
+        'line 2: wanted.0.paths: no condition on the state; give paths, a query, or "rest": "same"',
         "line 4: state.seed: x is no whole number from 0 to 2147483647",
     ]
     assert [(task.prompt, task.is_proved) for task in row.tasks.order_by("number")] == [

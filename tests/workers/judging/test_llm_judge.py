@@ -396,8 +396,8 @@ def test_a_required_part_that_fails_costs_no_question(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"criteria": " "}, "parts.0.criteria: a text is wanted"),
-        ({"model": ""}, "parts.0.model: a text of 1 to"),
+        ({"criteria": " "}, "parts.0.criteria: expected a text"),
+        ({"model": ""}, "parts.0.model: expected a text of 1 to"),
         ({"endpoint": "http://evil"}, "parts.0.endpoint: 'http://evil' is unknown"),
         ({"top": 11}, "parts.0.top: 11 is not a whole number from 1 to 10"),
         ({"top": 1.5}, "parts.0.top: 1.5 is not"),

@@ -227,14 +227,14 @@ def test_a_key_is_sent_as_a_bearer_token(shop: tuple[Shop, str]) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"base_url": "shop"}, "base_url: the address of a server is wanted"),
+        ({"base_url": "shop"}, "base_url: expected the address of a server"),
         ({"base_url": "http://a:b@shop/"}, "base_url: leave out logins"),
         ({"base_url": "http://169.254.169.254/tools"}, "base_url: it is link-local"),
-        ({"base_url": "http://[::1/"}, "base_url: the address of a server is wanted"),
-        ({"protocol": "soap"}, "protocol: 'soap' is unknown, one of http, mcp is wanted"),
+        ({"base_url": "http://[::1/"}, "base_url: expected the address of a server"),
+        ({"protocol": "soap"}, "protocol: 'soap' is unknown; use one of http, mcp"),
         ({"protocol": "mcp", "resets": True}, "resets: an MCP server has no way to say so"),
         ({"shows_state": True}, "shows_state: a state is one attempt's own where the server resets"),
-        ({"resets": "yes"}, "resets: true or false is wanted"),
+        ({"resets": "yes"}, "resets: expected true or false"),
         ({"tools": []}, "tools: none is there"),
         ({"tools": [{"name": ""}]}, 'tools: tools\\[0\\]: needs a "name"'),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: 'cancel' is there twice"),

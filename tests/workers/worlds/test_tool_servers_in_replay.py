@@ -219,7 +219,7 @@ def ours(cast: Cast, build: Build, sign_in: SignIn, shop: tuple[Shop, str]) -> E
     }
     url = reverse("environments:create", args=[cast.project.slug])
     client = sign_in(cast.builder)
-    assert "Your tool server that answers what was never recorded" in page_of(client.get(f"{url}?kind=episode"))
+    assert "Your tool server that answers unrecorded calls" in page_of(client.get(f"{url}?kind=episode"))
     assert client.post(f"{url}?kind=episode", sent).status_code == 302
     row = Environment.objects.get(name="replay")
     assert row.latest.config["server"] == {"base_url": shop[1], "protocol": "http", "resets": True}
@@ -266,8 +266,8 @@ def test_an_eval_is_told_what_the_server_answers(
     assert "[from the tool server] Order 1003 is cancelled." in steps
     assert shop[0].calls().count(ORDER) == 4, "in each attempt the recorded one and the one that is not"
     page = page_of(sign_in(cast.builder).get(reverse("environments:environment", args=[cast.project.slug, "replay"])))
-    assert "Calls that were never recorded are answered by your tool server" in page
-    assert "Each attempt begins anew" in page
+    assert "Unrecorded calls are answered by your tool server" in page
+    assert "Each attempt gets a new session" in page
 
 
 @pytest.mark.django_db(transaction=True)

@@ -305,7 +305,7 @@ def test_a_full_disk_keeps_what_was_measured(launched: Launch, page: Callable[[T
 
     assert (run.state, run.error_kind) == (State.FAILED, "disk_full")
     assert steps_of(run), "the steps before it are kept"
-    assert "Make room, then Resume" in page(run)
+    assert "Free some disk space, then resume" in page(run)
     run.resume(Actor(run.created_by))
     assert carry_out(run).state == State.SUCCEEDED, run.error
 
