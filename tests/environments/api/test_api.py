@@ -135,7 +135,7 @@ def test_tools_are_taken_in_a_providers_format(build: Build, client: Client, hea
             "",
             {"name": "new", "kind": "tictactoe", "config": {"system_prompt": ["x"]}},
             422,
-            "system_prompt: expected a text is",
+            "system_prompt: expected a text",
         ),
         (
             "",

@@ -267,7 +267,7 @@ def test_the_page_shows_what_is_taken_and_then_makes_it(cast: Cast, sign_in: Cal
     assert client.post(home, {**sent, "partial": "1"}).status_code == 302
     assert Environment.objects.get().tasks.count() == 3
     gone = client.post(home, {**sent, "name": "again", "partial": "1"})
-    assert "is gone" in page_of(gone), "the files are gone with their import"
+    assert "It expired" in page_of(gone), "the files are gone with their import"
 
 
 def test_programs_import_it_too(cast: Cast, client: Client, key: Callable[..., dict[str, str]]) -> None:

@@ -95,7 +95,7 @@ def test_a_page_shows_what_the_lines_become_and_then_makes_them(
     environment, client = build.environment(), sign_in(cast.builder)
     home = reverse("environments:import_tasks", args=[cast.project.slug, environment.name])
     assert home.encode() in client.get(home.replace("import/", "")).content
-    assert "one of the two" in client.post(home, {"text": ""}).content.decode()
+    assert "not both" in client.post(home, {"text": ""}).content.decode()
     sent = client.post(home, {"file": SimpleUploadedFile("rows.jsonl", LINES)}).headers["Location"]
     page = client.get(sent).content.decode()
     assert "1 of 6 lines become tasks" in page

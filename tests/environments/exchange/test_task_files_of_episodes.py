@@ -105,7 +105,7 @@ def test_a_conversation_is_gone_on_from_where_it_stands(cast: Cast, replay: Envi
     [
         ({"prompt": "x"}, "", "says nowhere what is right"),
         ({"answer": "x"}, "prompt", "no request of a user"),
-        ({"prompt": "x", "answer": " "}, "answer", "it is empty"),
+        ({"prompt": "x", "answer": " "}, "answer", "is empty"),
         ({"prompt": "x", "answer": "y", "split": "test"}, "split", "might be trained on"),
         ({"prompt": "x", "completion": "y", "reward": 0}, "", "says nowhere what is right"),
         ({"question": "x", "choices": ["a", "b"], "answer": 1}, "choices", "write the choices"),

@@ -275,8 +275,8 @@ def test_one_click_saves_the_decision_and_makes_the_task(
     failure = Failure.objects.get()
     assert answer.status_code == 200
     page = answer.content.decode()
-    assert "made, proved" in page
-    assert f"It is in the {Task.objects.get().get_split_display().lower()} split." in page_of(answer)
+    assert "created, proved" in page
+    assert f"In the {Task.objects.get().get_split_display().lower()} split." in page_of(answer)
     assert f'id="seen" value="{failure.pk}" hx-swap-oob="true"' in page
     assert Task.objects.get().failure == failure
 
@@ -305,7 +305,7 @@ def test_a_pass_that_stands_becomes_a_task_that_guards_it(
         refused = client.post(of(passed), sent | unseen, headers={"HX-Request": "true"})
         assert (refused.status_code, Task.objects.count()) == (422, 0), "somebody has more to say than the pass"
     page = client.post(of(passed), sent, headers={"HX-Request": "true"}).content.decode()
-    assert "made, proved" in page
+    assert "created, proved" in page
     assert Task.objects.get().failure == passed == Failure.objects.get()
 
 

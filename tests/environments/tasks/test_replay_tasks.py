@@ -150,9 +150,9 @@ def test_a_passing_run_guards_its_calls_or_its_words(cast: Cast, build: Build, r
     ("messages", "corrected", "step", "reason"),
     [
         (RUN, None, "s6", "no corrected action"),
-        (RUN, SCREAM, "s6", "changes nothing"),
-        (RUN, {"text": " you meet bako on friday"}, "s8", "changes nothing"),
-        (RUN, {"avoid": [], "text": "x"}, "s1", "no user request"),
+        (RUN, SCREAM, "s6", "equals what the agent did"),
+        (RUN, {"text": " you meet bako on friday"}, "s8", "equals what the agent did"),
+        (RUN, {"avoid": [], "text": "x"}, "s1", "no request by a user"),
         (RUN[:5] + RUN[6:], RIGHT, "s5", "the call of calendar.find before the marked step has no result"),
         ([*RUN[:4], *RUN[5:]], RIGHT, "s5", "message 4 is a result of calendar.find without its call"),
         (RUN[:2], RIGHT, "", "no step is marked"),

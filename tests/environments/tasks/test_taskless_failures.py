@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 BROKEN: list[tuple[list[Message], dict[str, Any] | None, str, str]] = [
     (RUN, None, "s6", "no corrected action"),
-    (RUN, SCREAM, "s6", "changes nothing"),
+    (RUN, SCREAM, "s6", "equals what the agent did"),
     ([*RUN[:4], *RUN[5:]], RIGHT, "s5", "a result of calendar.find without its call"),
     (RUN[:2], RIGHT, "", "no step is marked"),
 ]
@@ -77,7 +77,7 @@ def test_the_page_names_what_is_missing_and_leads_to_the_desk(
     assert "&lt;b&gt;Meet" in page
     assert reverse("failures:review", args=[cast.project.slug, broken[0].trajectory.trace_id]) in page
     assert "<dt>With a corrected action</dt><dd>4</dd>" in page.replace("> <", "><")
-    assert "changes nothing" not in page_of(client.get(home + "?corrected=no"))
+    assert "equals what the agent did" not in page_of(client.get(home + "?corrected=no"))
     assert "no corrected action" not in page_of(client.get(home + "?corrected=yes"))
     assert "No matching failures" in page_of(client.get(home + "?bucket=wrong_tool"))
     for room in ("failures:index", "environments:index"):

@@ -82,7 +82,7 @@ def test_names_of_a_page_of_rows_are_one_statement(cast: Cast, refund: ProjectBu
         ({"label": "None"}, "key: 'none' is taken"),
         ({"label": "New one", "key": "New-One"}, "key: expected lower-case letters"),
         ({"parent": "refund_promised"}, "parent: 'refund_promised' is not built in"),
-        ({"shortcut": "o"}, "shortcut: o chooses 'Refund promised' already"),
+        ({"shortcut": "o"}, "shortcut: o already selects 'Refund promised'"),
         ({"shortcut": "p"}, "shortcut: expected one of a b h"),
         ({"shortcut": "1"}, "shortcut: expected one of a b h"),
         ({"shortcut": "ab"}, "shortcut: expected one of a b h"),
@@ -115,7 +115,7 @@ def test_an_archived_bucket_is_not_offered_and_keeps_its_name(cast: Cast, build:
     project = again(cast.project)
     assert "refund_promised" not in of_project(project)
     assert every(project)["refund_promised"].is_archived
-    with pytest.raises(Refused, match="'refund_promised' is archived, one of format_error"):
+    with pytest.raises(Refused, match="'refund_promised' is archived, expected one of format_error"):
         decide(trajectory=new, actor=Actor(cast.reviewer), bucket="refund_promised")
     decide(trajectory=old, actor=Actor(cast.reviewer), bucket="refund_promised", note="still so")
     other = define(project=cast.project, actor=Actor(cast.builder), wanted=REFUND, key="refund")

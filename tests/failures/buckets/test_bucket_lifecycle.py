@@ -70,7 +70,7 @@ def test_people_say_whose_it_is_and_how_urgent_and_each_change_is_kept(cast: Cas
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"owner": "viewer"}, "owner: 'viewer' may not label here; one of admin"),
+        ({"owner": "viewer"}, "owner: 'viewer' may not label here; expected one of admin"),
         ({"owner": "stranger"}, "owner: 'stranger' may not label here"),
         ({"priority": "asap"}, "priority: 'asap' is unknown; use one of urgent, high"),
         ({"priority": ""}, "priority: '' is unknown"),
@@ -171,7 +171,7 @@ def test_the_page_steers_closes_and_reopens(cast: Cast, build: Build, sign_in: S
     page = page_of(client.get(PAGE))
     assert "began after it was closed; builder confirmed it" in page
     assert "Again the wrong one" in page
-    assert "confirmed a failure, which reopened it" in page
+    assert "reopened it by confirming a failure" in page
     assert "closed</summary>" not in page_of(client.get("/p/acme/failures/"))
 
 

@@ -105,11 +105,11 @@ def test_the_same_decision_sent_twice_is_one(cast: Cast, row: Trajectory) -> Non
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"bucket": "weird"}, "bucket: 'weird' is unknown; use one of format_error"),
+        ({"bucket": "weird"}, "bucket: 'weird' is unknown, expected one of format_error"),
         ({"bucket": "other"}, "note: describe what is wrong"),
         ({"bucket": "wrong_tool", "step": "s99"}, "step: this trajectory has no step 's99'"),
         ({"bucket": "", "corrected": RIGHT}, "corrected: leave empty if nothing is wrong"),
-        ({"bucket": "wrong_tool", "note": "x" * 10_001}, "note: 10001 characters are too many"),
+        ({"bucket": "wrong_tool", "note": "x" * 10_001}, "note: 10001 characters; at most"),
         ({"bucket": "wrong_tool", "note": "a\0b"}, "null character"),
         ({"bucket": "wrong_tool", "corrected": {"tool": "email.send"}}, "expected"),
         ({"bucket": "wrong_tool", "corrected": {"text": "  "}}, "text: write the answer"),
@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_refused_by_field(
 
 
 def test_a_decision_and_its_bucket_must_agree(cast: Cast, row: Trajectory) -> None:
-    with pytest.raises(Refused, match="leave it empty"):
+    with pytest.raises(Refused, match="leave empty"):
         decide(trajectory=row, actor=Actor(cast.reviewer), decision=Decision.REJECTED, bucket="wrong_tool")
     with pytest.raises(Refused, match="unknown"):
         decide(trajectory=row, actor=Actor(cast.reviewer), decision=Decision.CONFIRMED)

@@ -93,7 +93,7 @@ def test_a_queue_begins_with_what_was_chosen_in_the_list(cast: Cast, sign_in: Si
     client.post(at("new_queue"), {**filled, "name": "refunds again"})
     assert Bulk.objects.get() == job, "the same key is the same request"
     one = {**filled, "key": str(uuid.uuid4()), "id": wanted[1].trace_id, "name": "one"}
-    assert "Begins with 1 trajectory" in re.sub(
+    assert "Starts with 1 trajectory" in re.sub(
         "<[^>]*>", "", page_of(client.post(at("new_queue"), {**one, "begin": "1"}))
     )
     client.post(at("new_queue"), one)

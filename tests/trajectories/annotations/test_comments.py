@@ -64,7 +64,7 @@ def test_a_double_click_says_it_once(cast: Cast, build: Build, sign_in: SignIn) 
     ("said", "told"),
     [
         ({"text": "  \n"}, "text: write something"),
-        ({"text": "x" * 10_001}, "10001 characters are too many"),
+        ({"text": "x" * 10_001}, "10001 characters; at most"),
         ({"text": "a\0b"}, "null character"),
         ({"text": "x", "step": "s9"}, "has no step"),
     ],
@@ -216,7 +216,7 @@ def test_deleting_the_trajectory_deletes_what_was_said(cast: Cast, build: Build)
     assert held_by(row).comments == 1
     delete(trajectory=row, actor=Actor(cast.admin))
     assert (Comment.objects.count(), Mention.objects.count()) == (0, 0)
-    with pytest.raises(Refused, match="deleted in the meantime"):
+    with pytest.raises(Refused, match="deleted meanwhile"):
         talk.say(trajectory=row, actor=Actor(cast.reviewer), text="late")
 
 

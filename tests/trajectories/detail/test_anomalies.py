@@ -65,7 +65,7 @@ def test_a_parent_that_has_not_arrived_is_said_until_it_arrives(send: Callable[.
 @pytest.mark.parametrize(
     ("moment", "word", "sentence"),
     [
-        (datetime(2094, 5, 1), "The sender's clock says 2094-05-01 00:00:00 UTC, which is", "is in the future"),
+        (datetime(2094, 5, 1), "The sender's clock says 2094-05-01 00:00:00 UTC, which is", "in the future"),
         (datetime(1987, 5, 1), "The sender's clock says 1987-05-01 00:00:00 UTC.", "is from before 2000"),
         (datetime(2021, 5, 1), "The sender's clock says 2021-05-01 00:00:00 UTC; it arrived", "after its end by the"),
     ],

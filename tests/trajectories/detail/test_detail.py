@@ -271,7 +271,7 @@ def test_expected_and_actual_stand_side_by_side(cast: Cast, build: Build, sign_i
     content = page_of(client.get(url(row), {"step": "s2", "side": "expected"}))
     assert "<del>friday</del><ins>monday</ins>" in content
     assert "reviewer&#x27;s correction" in content
-    assert "neither calls" in page_of(client.get(url(row), {"step": "s1", "side": "expected"}))
+    assert "has no tool call and no answer" in page_of(client.get(url(row), {"step": "s1", "side": "expected"}))
 
 
 def test_the_preview_shows_what_the_step_itself_did(talk: Trajectory, cast: Cast, sign_in: SignIn) -> None:

@@ -231,7 +231,7 @@ def test_a_file_that_is_gone_says_so(cast: Cast, sign_in: SignIn) -> None:
     work(job)
     assert (job.state, job.error_kind) == (State.FAILED, "file_gone")
     page = sign_in(cast.builder).get(f"{URL}runs/{job.pk}/").content.decode()
-    assert "the file has expired" in page
+    assert "The file is no longer here; send it again" in page
     assert "Resume" not in page
 
 

@@ -77,7 +77,7 @@ def test_a_large_file_goes_in_in_parts(cast: Cast, sign_in: SignIn, monkeypatch:
 def test_an_empty_file_changes_nothing(cast: Cast, sign_in: SignIn) -> None:
     client = sign_in(cast.builder)
     response = client.post(URL, {"file": SimpleUploadedFile("runs.jsonl", b"\n \n"), "format": "auto"})
-    assert "has no lines" in response.content.decode()
+    assert "holds no lines" in response.content.decode()
     response = client.post(URL, {"file": SimpleUploadedFile("runs.jsonl", b""), "format": "auto"})
     assert "empty" in response.content.decode()
     assert not Batch.objects.exists()

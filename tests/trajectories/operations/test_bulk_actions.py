@@ -270,7 +270,7 @@ def test_one_that_went_meanwhile_is_skipped(
     job = submitted(cast, ids=[row.trace_id for row in rows[:3]])
     keys = next(bulk_actions.parts(job, bulk_actions.keys_of(job)))
     delete(trajectory=rows[0], actor=Actor(cast.admin))
-    assert bulk_actions.do(job, keys)["skipped"] == {"deleted in the meantime": 1}
+    assert bulk_actions.do(job, keys)["skipped"] == {"deleted meanwhile": 1}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -186,7 +186,7 @@ def test_a_person_looks_at_the_filled_form_and_confirms(send: Callable[..., None
     assert 'name="label" value="2026.11"' in page
     send(1, version="2026.12")  # since the form was shown
     done = client.post(url, {**filled, "label": "2026.11", "link": "on"}, follow=True)
-    assert "Version 1 made. 1 run linked to it." in page_of(done)
+    assert "Version 1 created. 1 run linked to it." in page_of(done)
     assert Version.objects.get().tools[0]["name"] == "look_up"
     assert list(Trajectory.objects.order_by("started_at").values_list("version__number", flat=True)) == [1, None]
 

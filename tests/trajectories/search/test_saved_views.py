@@ -53,7 +53,8 @@ def test_a_view_is_an_address(cast: Cast, build: Build, sign_in: SignIn) -> None
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"), [({"name": " "}, "name: between"), ({"name": "x", "q": "buket:x"}, "Did you mean bucket")]
+    ("asked", "told"),
+    [({"name": " "}, "name: expected between"), ({"name": "x", "q": "buket:x"}, "Did you mean bucket")],
 )
 def test_what_cannot_be_saved_is_told(cast: Cast, sign_in: SignIn, asked: dict[str, str], told: str) -> None:
     client = sign_in(cast.reviewer)

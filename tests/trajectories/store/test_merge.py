@@ -148,7 +148,7 @@ def test_the_root_names_the_agent_even_when_it_comes_last(cast: Cast) -> None:
     send(cast.project, [root])
     row = Trajectory.objects.select_related("agent").get()
     assert row.agent is not None
-    assert (row.agent_name, row.agent.name, row.agent.description) == ("support", "support", "Discovered from traces")
+    assert (row.agent_name, row.agent.name, row.agent.description) == ("support", "support", "seen in telemetry")
 
 
 def test_a_service_names_the_agent_where_no_step_does(cast: Cast) -> None:
@@ -167,7 +167,7 @@ def test_agents_whose_names_no_address_takes_are_agents_of_their_own(cast: Cast)
     assert len(set(made.values())) == len(names)
     assert all(re.fullmatch(r"[a-z0-9-]+", name or "") for name in made.values())
     assert (made["Ａssistant"], made["Łódź"]) == ("assistant", "odz")
-    assert Agent.objects.get(name=made["客服助手"]).description == "Discovered from traces as 客服助手"
+    assert Agent.objects.get(name=made["客服助手"]).description == "seen in telemetry as 客服助手"
 
 
 def test_a_version_of_an_agent_with_such_a_name_is_found_by_its_label(cast: Cast, build: Build) -> None:

@@ -61,7 +61,7 @@ def test_an_environment_begins_with_what_a_version_has(cast: Cast, sign_in: Sign
     assert made.latest.verifier["weights"] == {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "exact": 0.5}
     again = client.post(SINGLE, sent)
     assert again.status_code == 422
-    assert "there is an environment &#x27;mail&#x27; already" in page_of(again)
+    assert "an environment &#x27;mail&#x27; already exists" in page_of(again)
     assert Environment.objects.count() == 1
 
 
@@ -130,7 +130,7 @@ def test_new_weights_make_a_new_version_and_the_same_ones_none(cast: Cast, sign_
     assert environment.latest.number == 2
     assert environment.latest.verifier["weights"]["exact"] == 0.5
     page = page_of(client.post(url("make_version", "mail"), sent, follow=True))
-    assert "Nothing changed" in page
+    assert "No changes" in page
     assert environment.latest.number == 2
 
 
@@ -332,7 +332,7 @@ def test_retiring_by_click(cast: Cast, sign_in: SignIn, build: Build) -> None:
     task = build.task()
     client = sign_in(cast.builder)
     page = page_of(client.post(url("retire", "mail", task.number), {"reason": ""}, follow=True))
-    assert "Nothing was changed: reason: say why" in page
+    assert "reason: enter the reason" in page
     page = page_of(client.post(url("retire", "mail", task.number), {"reason": "ambiguous"}, follow=True))
     assert "is left out of new task sets" in page
     assert "retired" in page_of(client.get(url("environment", "mail") + "?retired=yes"))

@@ -147,7 +147,7 @@ def test_trying_keeps_what_was_left_out_and_marked_and_takes_definitions_on_requ
 
     _, page = tried()
     assert "hx-swap-oob" not in page
-    assert "agents would not: <code>get_order</code>. To have all" in page
+    assert "not offered to agents: <code>get_order</code>. To use all" in page
     assert "differ from those here" not in page
     assert "unsafe" in page
     there.tools = [{**TOOLS[0], "description": "Cancel an order for good."}, TOOLS[1]]
