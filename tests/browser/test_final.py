@@ -48,9 +48,9 @@ def test_an_approver_asks_the_sealed_tasks_and_promotes_what_they_confirm(
     final, page = tab.page.locator("#final"), tab.page
     expect(final).to_contain_text("No version has used these tasks yet")
     final.get_by_role("button", name="Run the sealed tasks").click()
-    expect(page.locator("dialog[open]")).to_contain_text("It cannot be taken back: this is opening 1")
+    expect(page.locator("dialog[open]")).to_contain_text("This cannot be undone: it is opening 1")
     assert not Opening.objects.filter(kind=Opening.Kind.SEALED).exists()
-    page.locator("dialog[open]").get_by_role("button", name="Ask them").click()
+    page.locator("dialog[open]").get_by_role("button", name="Run them").click()
     expect(final).to_contain_text("0 of 48 attempts are made")
     assert tab.overflow() == 0
 
@@ -63,7 +63,6 @@ def test_an_approver_asks_the_sealed_tasks_and_promotes_what_they_confirm(
     assert tab.overflow() == 0
 
     page.get_by_role("button", name="Approve and promote").click()
-    page.locator("dialog[open] input").fill(agent.name)
     page.locator("dialog[open]").get_by_role("button", name="Approve and promote").click()
     expect(page.locator("main")).to_contain_text("is live")
     promotion = Promotion.objects.get(candidate=row)

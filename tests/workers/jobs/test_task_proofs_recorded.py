@@ -127,7 +127,7 @@ def test_a_passing_run_guards_what_it_did_and_said(cast: Cast, build: Build) -> 
     ("corrected", "step", "config", "reason"),
     [
         (None, "s4", {}, "no corrected action"),
-        (REFUND, "s4", {}, "changes nothing"),
+        (REFUND, "s4", {}, "equals what the agent did"),
         (CANCEL, "s1", {}, "no request by a user"),
         ({"tool": "send", "arguments": {}}, "s4", {}, "the wanted call does not fit this world: send: unknown tool"),
         ({"tool": "cancel", "arguments": {}}, "s4", {}, "does not fit this world: cancel: .*order_id"),
