@@ -68,7 +68,7 @@
   keys.add({ key: "[", label: "Previous step", scope, repeats: true, when: () => heads().length > 0, run: () => move(-1) });
   const done = { scope, when: () => find("[data-done]") !== null, run: () => find("[data-done]").click() };
   keys.add({ ...done, key: "Enter", label: "Done and next" });
-  keys.add({ ...done, key: "f", label: "Fail: with the bucket chosen, next" });
+  keys.add({ ...done, key: "f", label: "Fail: with the chosen category, next" });
 
   document.addEventListener("click", ({ target }) => {
     if (!(target instanceof Element)) return;

@@ -41,7 +41,7 @@ def test_the_page_sees_the_first_trace_by_itself(
     expect(page.locator("#with-gateway")).to_be_hidden()
 
     tab.click("Make a key")
-    expect(page.locator("#with-opentelemetry-python [role=status]")).to_contain_text("is made")
+    expect(page.locator("#with-opentelemetry-python [role=status]")).to_contain_text("is created")
     script = page.locator("#text-opentelemetry-python").inner_text()
     key = ApiKey.objects.get()
     assert f"fw_{key.public}_" in script

@@ -39,6 +39,9 @@ AT_ONCE = 8
 NO_PAGE = {
     "trajectories:bulk_file": "a file of a job that is not done",
     "accounts:logout": "ends the session",
+    "accounts:demo": "opens by the demo's link alone",
+    "help:guide": "a file of ours",
+    "help:design": "a file of ours",
     "readyz": "no page, and not ready: there is no worker",
     "training:dataset_rows": "a file, and this dataset has none",
     "training:dataset_format": "a file, and this dataset has none",

@@ -182,7 +182,7 @@ def makes_a_task(desk: Desk, key: str) -> None:
     desk.page.locator("[name='arg.day']").select_option("friday")
     desk.page.evaluate("document.activeElement.blur()")
     desk.press(key)
-    expect(desk.page.locator("#make .note")).to_contain_text("made")
+    expect(desk.page.locator("#make .note")).to_contain_text("created")
     assert Task.objects.get().failure == desk.decision
     assert desk.decision.trajectory == left.trajectory
 
