@@ -342,7 +342,7 @@ window.Flywheel = (() => {
 
   // ── What a term means: on hover, focus and tap, in the top layer ─────────────────────────────────────────────
 
-  const meaning = Object.assign(document.createElement("div"), { className: "meaning", popover: "manual" });
+  const meaning = Object.assign(document.createElement("div"), { className: "meaning", popover: "manual", role: "status" });
   document.body.append(meaning);
 
   function explain(term) {

@@ -96,10 +96,7 @@ def cause_words(cause: str) -> str:
 def term(name: str, shown: str = "") -> SafeString:
     """A term with its meaning on hover, focus and tap; in other words or another form where `shown` says so. Raises
     KeyError for a term that the glossary does not have."""
-    means = TERMS[name]
-    return format_html(
-        '<span class="term" tabindex="0" aria-description="{}" data-means="{}">{}</span>', means, means, shown or name
-    )
+    return format_html('<span class="term" tabindex="0" data-means="{}">{}</span>', TERMS[name], shown or name)
 
 
 @register.simple_block_tag

@@ -123,7 +123,7 @@ def test_twenty_items_are_labelled_without_one_mouse_event(browser: Browser, pla
 
     tab.press("?")
     listed = page.locator("#keys-sheet")
-    for label in ("Pass: nothing wrong, next", "Fail: with the bucket chosen", "Decline", "Later: move to the end"):
+    for label in ("Pass: nothing wrong, next", "Fail: with the chosen category", "Decline", "Later: move to the end"):
         expect(listed).to_contain_text(label)
     tab.press("Escape")
 
