@@ -198,7 +198,7 @@ def train(tab: Tab, stage: Stage, task_set: TaskSet) -> TrainingRun:
     run = TrainingRun.objects.get()
     assert (run.algorithm, run.settings["steps"], run.created_by.username) == ("sft", STEPS, "trainer")
     link = page.locator("main a[href*='/candidates/']").first
-    expect(page.locator("#live")).to_contain_text("was made", timeout=TRAINING_MS)
+    expect(page.locator("#live")).to_contain_text("created", timeout=TRAINING_MS)
     expect(link).to_be_visible(timeout=TRAINING_MS)
     run.refresh_from_db()
     assert run.state == State.SUCCEEDED
