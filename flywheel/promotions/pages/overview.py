@@ -1,7 +1,7 @@
 """The wheel at a glance: how production does, what fails, what waits for whom."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -68,6 +68,7 @@ def index(request: PageRequest) -> HttpResponse:
     days = days if days in PERIODS else "14"
     since = timezone.now() - timedelta(days=int(days))
     produced = Trajectory.objects.filter(project=request.project, started_at__gte=since).exclude(source=Source.ROLLOUT)
+    counts = waiting_counts(request.project, request.actor.user)
     context = {
         "days": days,
         "periods": PERIODS,
@@ -75,9 +76,9 @@ def index(request: PageRequest) -> HttpResponse:
         "live": live(request.project, since),
         "success_chart": success_chart(request.project, produced),
         "buckets": buckets(request.project, produced),
-        "waiting": waiting(request.project, request.permissions, request.actor.user),
+        "waiting": waiting(request.project, request.permissions, counts),
     }
-    context["stages"], context["act"] = turn_of(request.project, produced, request.permissions)
+    context["stages"], context["act"] = turn_of(request.project, produced, request.permissions, counts)
     return render(request, "overview/index.html", context)
 
 
@@ -162,10 +163,10 @@ def buckets(project: Project, produced: Any) -> list[dict[str, Any]]:
     return sorted(({**row, "most": most} for row in rows), key=lambda row: -(row["confirmed"] + row["proposed"]))
 
 
-def waiting(project: Project, permissions: Iterable[str], user: User) -> list[dict[str, Any]]:
-    """List the work that waits, and for whom; nothing that waits for nobody."""
+def waiting_counts(project: Project, user: User) -> dict[str, int]:
+    """Count what waits, by the keys of ``WAITING``."""
     produced = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
-    counts = {
+    return {
         "comments": comments.unread_count(project, user),
         "proposals": produced.filter(label="", proposed_bucket__gt="").count(),
         "failures": produced.filter(label=Label.FAILURE, tasks=None, failures__current=True).count(),
@@ -175,6 +176,10 @@ def waiting(project: Project, permissions: Iterable[str], user: User) -> list[di
         "runs": TrainingRun.objects.filter(project=project, state=State.FAILED).count(),
         "candidates": Candidate.objects.filter(project=project, state=Candidate.State.WAITING).count(),
     }
+
+
+def waiting(project: Project, permissions: Iterable[str], counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """List the work that waits, and for whom; nothing that waits for nobody."""
     items = []
     for name, (one, many, page, permission) in WAITING.items():
         if count := counts[name]:

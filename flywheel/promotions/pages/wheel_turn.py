@@ -1,6 +1,6 @@
 """The wheel as it stands: what has gone through each of its stages, and the one act that turns it further."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -59,9 +59,12 @@ DOERS = {
 }
 
 
-def turn_of(project: Project, produced: Any, permissions: Container[str]) -> tuple[list[Stage], Act]:
-    """Return the six stages and the next act, one that the viewer may do where there is any."""
-    acts = list(_acts(project, produced))
+def turn_of(
+    project: Project, produced: Any, permissions: Container[str], counts: Mapping[str, int]
+) -> tuple[list[Stage], Act]:
+    """Return the six stages and the next act, one that the viewer may do where there is any. `counts` is what waits, as
+    `overview.waiting_counts` has it."""
+    acts = list(_acts(project, counts))
     mine = next((act for act in acts if act.permission in permissions), None)
     act = replace(mine, is_yours=True) if mine else acts[0]
     return list(_stages(project, produced, act.stage)), act
@@ -89,7 +92,7 @@ def _stages(project: Project, produced: Any, now: str) -> Iterable[Stage]:
         )
 
 
-def _acts(project: Project, produced: Any) -> Iterable[Act]:
+def _acts(project: Project, counts: Mapping[str, int]) -> Iterable[Act]:
     """Yield what could be done, that which is nearest to a better version first; the last can always be done."""
 
     def at(page: str, *rest: int) -> str:
@@ -111,11 +114,11 @@ def _acts(project: Project, produced: Any) -> Iterable[Act]:
         words = f"{run} is {'training' if run.state == State.RUNNING else 'queued'}"
         why = "It becomes a candidate when it ends."
         yield Act("training", words, why, "Watch it", at("training:run", run.pk), Permission.VIEW)
-    if count := produced.filter(label="", proposed_bucket__gt="").count():
+    if count := counts["proposals"]:
         words = f"Review {count:,} proposed {'failure' if count == 1 else 'failures'}"
         why = "Detectors found them. Each one that you confirm can become a test."
         yield Act("failures", words, why, "Review", at("failures:queue"), Permission.REVIEW)
-    if count := produced.filter(label=Label.FAILURE, tasks=None, failures__current=True).count():
+    if count := counts["failures"]:
         words = f"Turn {count:,} {'failure' if count == 1 else 'failures'} into tests"
         why = "They are labelled, and no task checks them yet."
         yield Act("tasks", words, why, "Choose an environment", at("environments:index"), Permission.BUILD)

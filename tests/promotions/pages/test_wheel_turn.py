@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Permission, Project
+from flywheel.accounts.models import Permission, Project, User
 from flywheel.edge.jobs import State
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Decision
 from flywheel.promotions.models import Candidate
+from flywheel.promotions.pages.overview import waiting_counts
 from flywheel.promotions.pages.wheel_turn import Act, Stage, turn_of
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Trajectory
@@ -23,7 +24,8 @@ EVERYTHING = frozenset(Permission)
 
 
 def turn(project: Project, permissions: frozenset[str] = EVERYTHING) -> tuple[dict[str, Stage], Act]:
-    stages, act = turn_of(project, Trajectory.objects.filter(project=project), permissions)
+    counts = waiting_counts(project, User.objects.get(username="viewer"))
+    stages, act = turn_of(project, Trajectory.objects.filter(project=project), permissions, counts)
     return {stage.key: stage for stage in stages}, act
 
 
