@@ -59,12 +59,13 @@ def test_an_approver_asks_the_sealed_tasks_and_promotes_what_they_confirm(
     expect(final).to_contain_text("✓ confirmed")
     expect(final).to_contain_text("+66.7 points")
     expect(final).to_contain_text("+83.3 points")
+    expect(page.locator("#headline")).to_contain_text("Shown to be better.")
     assert page.input_value("#id_reason") == "both gains are there"
     assert tab.overflow() == 0
 
     page.get_by_role("button", name="Approve and promote").click()
     page.locator("dialog[open]").get_by_role("button", name="Approve and promote").click()
-    expect(page.locator("main")).to_contain_text("is live")
+    expect(page.locator("main")).to_contain_text("is now live")
     promotion = Promotion.objects.get(candidate=row)
     assert (promotion.against_the_gate, promotion.sealed["state"]) == (False, "eligible")
     assert tab.problems == []

@@ -293,8 +293,13 @@ def test_an_approver_asks_from_the_page_and_both_gains_stand_side_by_side(
     assert approver.post(ask, follow=True).status_code == 200
     fragment = reverse("promotions:final", args=["acme", candidate.pk])
     assert "hx-trigger" in approver.get(fragment).content.decode()
+    assert "Override the gate" in approver.get(address).content.decode()
     conclude(candidate)
+    assert 'id="approve"' not in sign_in(cast.trainer).get(fragment).content.decode()
     shown = approver.get(fragment).content.decode()
+    for part in ("headline", "approve"):  # what it decides follows it, on a page that is open
+        assert f'id="{part}" hx-swap-oob="true"' in shown
+    assert "Override the gate" not in shown
     assert "hx-trigger" not in shown
     assert "+66.7" in shown
     assert "+83.3" in shown

@@ -69,8 +69,14 @@ def candidate(request: PageRequest, pk: int) -> HttpResponse:
 def final(request: PageRequest, pk: int) -> HttpResponse:
     """Show a candidate's standing at the sealed part, asked for again while that is being attempted."""
     row = _candidate(request, pk)
-    context = {"candidate": row, "final": sealed_comparison.final(row)}
-    return render(request, "promotions/_final.html", context) if context["final"] else HttpResponse()
+    final = sealed_comparison.final(row)
+    if final is None:
+        return HttpResponse()
+    context: dict[str, Any] = {"candidate": row, "final": final}
+    if final["state"] != "unfinished":  # what it decides is shown anew beside it, and what is typed there stays
+        form = DecisionForm(initial={"generation": row.agent.generation})
+        context = {**context, **_decision_context(request, row, form), "is_polled": True}
+    return render(request, "promotions/_final.html", context)
 
 
 @require_POST
@@ -228,10 +234,17 @@ def _candidate(request: PageRequest, pk: int) -> Candidate:
 def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int = 200) -> HttpResponse:
     if form.errors:  # said at the very end of a long page, which the focus brings into view
         form.fields["reason"].widget.attrs["autofocus"] = True
-    context = summaries.candidate_context(row, request.project)
-    form.fields["override"].widget.attrs["required"] = context["is_against"]
     for each in (row.version_eval, row.baseline_eval):
         note_look(each, request.actor)
+    promotion = Promotion.objects.filter(candidate=row).select_related("approved_by").first()
+    context = {**_decision_context(request, row, form), "candidate": row, "promotion": promotion}
+    return render(request, "promotions/candidate.html", context, status=status)
+
+
+def _decision_context(request: PageRequest, row: Candidate, form: DecisionForm) -> dict[str, Any]:
+    """The evidence, the form, and why whoever looks may not decide (empty where they may)."""
+    context = summaries.candidate_context(row, request.project)
+    form.fields["override"].widget.attrs["required"] = context["is_against"]
     barred = ""
     if Permission.APPROVE not in request.permissions:
         barred = "An approver decides."
@@ -239,13 +252,7 @@ def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int 
         barred = "You launched this candidate's run, so another approver must decide."
         if not Membership.objects.filter(project=request.project).exclude(user=request.actor.user).exists():
             barred += " You are the only member: add one under Settings."
-    promotion = Promotion.objects.filter(candidate=row).select_related("approved_by").first()
-    return render(
-        request,
-        "promotions/candidate.html",
-        {**context, "candidate": row, "form": form, "barred": barred, "promotion": promotion},
-        status=status,
-    )
+    return {**context, "form": form, "barred": barred}
 
 
 @require_GET

@@ -191,6 +191,11 @@ def test_a_client_that_goes_away_ends_the_call_upstream(client: openai.OpenAI, u
     assert "the caller went away" in step.error
 
 
+def nothing_lies_there() -> bool:
+    recording.sweep()
+    return not list(settings.GATEWAY_DIR.glob("*.exchange"))
+
+
 def test_what_a_caller_was_answered_outlives_a_kill(
     client: openai.OpenAI, upstream: Upstream, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,8 +227,8 @@ def test_what_a_caller_was_answered_outlives_a_kill(
     os.killpg(served.process.pid, signal.SIGKILL)
     served.process.wait()
     monkeypatch.setattr(journals, "YOUNG_S", 0.0)
-    recording.sweep()
-    assert list(settings.GATEWAY_DIR.glob("*.exchange")) == []
+    # Its children are killed with it, but what they have open is theirs until each has really gone.
+    wait_for(nothing_lies_there, "all is recorded")
     kept = [row.title for row in Trajectory.objects.all()]
     assert set(answered) <= set(kept)
     assert len(kept) == len(set(kept)) == Step.objects.count()
