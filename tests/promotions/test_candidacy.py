@@ -16,7 +16,7 @@ from tests.promotions.conftest import Evaluated, pair_of
 
 def test_a_clear_gain_is_eligible_and_says_so_in_words(candidate: Candidate) -> None:
     assert candidate.verdict == "eligible"
-    assert candidate.report["decision"]["words"].startswith("ELIGIBLE")
+    assert candidate.report["decision"]["words"].startswith("Eligible: ")
     assert candidate.report_digest == digest(candidate.report)
 
 

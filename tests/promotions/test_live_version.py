@@ -101,7 +101,7 @@ def test_what_the_gate_does_not_call_eligible_needs_an_override_and_is_marked(
 
 
 def test_changed_evidence_is_refused(candidate: Candidate, cast: Cast) -> None:
-    candidate.report["decision"]["words"] = "ELIGIBLE — trust me"
+    candidate.report["decision"]["words"] = "Eligible: trust me"
     candidate.save()
     with pytest.raises(Refused, match="changed since the eval"):
         promote(candidate=candidate, actor=Actor(cast.approver), reason="x", generation=candidate.agent.generation)

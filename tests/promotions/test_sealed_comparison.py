@@ -141,7 +141,7 @@ def test_an_eligible_candidate_waits_for_the_sealed_tasks_and_is_confirmed_by_th
     conclude(candidate)
     found = final(candidate)
     assert found.is_passed
-    assert found.words.startswith("CONFIRMED — success up 83.3 points")
+    assert found.words.startswith("success up 83.3 points")
     assert found.gain is not None
     assert found.gain["mean"] == pytest.approx(10 / 12)
     assert found.held_out["mean"] == pytest.approx(16 / 24)

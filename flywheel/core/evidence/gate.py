@@ -212,7 +212,7 @@ def decide(policy: Policy, evidence: Evidence, seed: int = 0) -> Decision:
     validity = _validity(policy, evidence)
     faults = [check.detail for check in validity if check.passed is False]
     if faults:
-        return Decision("invalid", validity, f"INVALID — {'; '.join(faults)}.")
+        return Decision("invalid", validity, f"Not comparable: {'; '.join(faults)}.")
 
     before, after = evidence.baseline, _owed_as_failures(evidence)
     alpha = policy.alpha if evidence.opening is None else spending(policy.alpha, evidence.opening)
@@ -261,7 +261,7 @@ def confirm(policy: Policy, evidence: Evidence, opening: int, seed: int = 0) -> 
     validity = _validity(policy, evidence)
     faults = [check.detail for check in validity if check.passed is False]
     if faults:
-        return Decision("invalid", validity, f"INVALID — {'; '.join(faults)}.")
+        return Decision("invalid", validity, f"Not comparable: {'; '.join(faults)}.")
 
     alpha = spending(policy.alpha, opening)
     before, after = evidence.baseline, _owed_as_failures(evidence)
@@ -269,15 +269,14 @@ def confirm(policy: Policy, evidence: Evidence, opening: int, seed: int = 0) -> 
     judged = [_never_events(evidence), gain]
     change = _change(difference("success", before, after, seed=seed))
     failed = [check.detail for check in judged if check.passed is False]
+    words = f"{change}{_joined('; ', failed)}."
     if any(check.harm for check in judged):
         verdict: Verdict = "regressed"
-        words = f"REGRESSED — {change}{_joined('; ', failed)}."
     elif failed:
         verdict = "not_shown"
-        words = f"NOT CONFIRMED — {change}{_joined('; ', failed)}."
         words += "" if gain.passed else _reach(policy, before, after, gain, alpha)
     else:
-        verdict, words = "eligible", f"CONFIRMED — {change}, {gain.detail}."
+        verdict, words = "eligible", f"{change}, {gain.detail}."
     return Decision(verdict, [*validity, *judged, *_missing(evidence, after, seed)], words)
 
 
@@ -577,18 +576,18 @@ def _words(verdict: Verdict, gain: Check, guards: Sequence[Check], interval: Est
     failed = [check for check in guards if check.passed is False]
     if verdict == "regressed":
         harms = [check.detail for check in guards if check.harm]
-        return f"REGRESSED — {change}{_joined(', and ' if gain.harm else ', but ', harms)}."
+        return f"Regressed: {change}{_joined(', and ' if gain.harm else ', but ', harms)}."
     if verdict == "eligible":
         # The 95% interval may touch what the one-sided bound clears; then the reader needs both.
         touches = interval.low is not None and interval.low <= policy.delta_min
         least = f", {gain.detail}" if touches else ""
         unjudged = _joined("; not judged: ", [check.name for check in guards if not check.outcome])
         unclear = _joined("; these cannot tell: ", [check.name for check in guards if check.outcome == "cannot tell"])
-        return f"ELIGIBLE — {change}{least}, nothing is shown to be worse{unclear}{unjudged}."
+        return f"Eligible: {change}{least}, nothing is shown to be worse{unclear}{unjudged}."
     if gain.passed:
-        return f"NOT SHOWN — {change}{_joined(', but ', [check.detail for check in failed])}."
+        return f"Not shown: {change}{_joined(', but ', [check.detail for check in failed])}."
     also = _joined("; nor do these guards hold: ", [check.name for check in failed])
-    return f"NOT SHOWN — {change}: {gain.detail}{also}."
+    return f"Not shown: {change}: {gain.detail}{also}."
 
 
 def _change(gain: Estimate) -> str:

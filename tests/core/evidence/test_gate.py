@@ -72,7 +72,7 @@ def test_a_clear_gain_is_eligible() -> None:
     decision = decide(Policy(), evidence(BASELINE, BETTER))
     assert decision.verdict == "eligible"
     assert decision.words == (
-        "ELIGIBLE — success up 41.2 points (95% interval +29.2 to +52.9, 40 tasks in 33 clusters), nothing is shown "
+        "Eligible: success up 41.2 points (95% interval +29.2 to +52.9, 40 tasks in 33 clusters), nothing is shown "
         "to be worse; not judged: never events, side effects, invalid outputs, cost, latency."
     )
     gain = check(decision, "success")
@@ -96,7 +96,7 @@ def test_no_gain_says_how_much_could_be_seen() -> None:
 def test_a_fall_is_regressed() -> None:
     decision = decide(Policy(), evidence(BETTER, BASELINE))
     assert decision.verdict == "regressed"
-    assert decision.words.startswith("REGRESSED — success down 41.2 points")
+    assert decision.words.startswith("Regressed: success down 41.2 points")
     assert check(decision, "success").harm
 
 
@@ -436,17 +436,17 @@ def test_a_gain_is_confirmed_at_the_first_opening_and_harder_to_confirm_at_each_
     sealed = evidence(arm(0.4, seed=3, tasks=90, clusters=90), slight)
     words = [confirm(Policy(), sealed, opening).words for opening in (1, 40)]
     assert confirm(Policy(), sealed, 1).verdict == "eligible"
-    assert words[0].startswith("CONFIRMED — success up ")
+    assert words[0].startswith("success up ")
     assert words[0].endswith("by the one-sided bound, at 3% error.")
     assert confirm(Policy(), sealed, 40).verdict == "not_shown"
-    assert words[1].startswith("NOT CONFIRMED — success up ")
+    assert words[1].startswith("success up ")
     assert "not statistically significant" in words[1]
 
 
 def test_a_fall_on_sealed_tasks_is_a_regression() -> None:
     decision = confirm(Policy(), evidence(BETTER, BASELINE), 1)
     assert decision.verdict == "regressed"
-    assert decision.words.startswith("REGRESSED — success down ")
+    assert decision.words.startswith("success down ")
 
 
 def test_sealed_arms_that_cannot_be_compared_confirm_nothing() -> None:

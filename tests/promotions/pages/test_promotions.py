@@ -24,7 +24,7 @@ def test_the_candidate_page_says_the_verdict_its_interval_and_who(
     candidate: Candidate, cast: Cast, sign_in: SignIn
 ) -> None:
     page = sign_in(cast.approver).get(reverse("promotions:candidate", args=["acme", candidate.pk])).content.decode()
-    assert "ELIGIBLE" in page
+    assert "Eligible: success up" in page
     shown = page.split('<p class="verdict', 1)[1].split("</p>")[0]
     parts = ["Shown to be better.", "8 tasks fixed, 0 broken.", "Overall", "<em>better</em>"]
     assert [part for part in parts if part in shown] == parts
