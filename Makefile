@@ -69,8 +69,8 @@ bench: $(DEV_STAMP)  ## Benchmarks, as a table and as bench.json
 attacks: $(DEV_STAMP)  ## Attack the sandbox with each of its layers off; the table goes into docs/design/sandbox.md
 	$(BIN)/python -m tests.workers.sandbox.matrix --write
 
-screenshots: $(DEV_STAMP) browser  ## The pictures of README and guides, of one turn of the wheel; the last line is its result as JSON
-	@$(BIN)/python -m tests.browser.screenshots
+screenshots: $(DEV_STAMP) browser  ## The pictures and the film of README and guides, of one walk through the demo
+	@$(BIN)/python -m tests.browser.first_hour --pictures docs/images
 
 browser:  ## Chromium for the browser tests, from Debian's packages where we may install
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \

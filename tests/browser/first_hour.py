@@ -3,7 +3,8 @@ tests.browser.first_hour [--seeds 20 21 …] [--pictures FOLDER]`.
 
 Each seed is a Flywheel of its own with other customers. It prints how many clicks and keys the walk took, how long the
 machine did (training, evals and pages; nobody thinks in between), what the gate said, and production's success before
-and after, a line each.
+and after, a line each. With a folder, README's and the guides' pictures lie there afterwards, light and dark, and the
+film (`make screenshots`).
 """
 
 import argparse
@@ -23,10 +24,15 @@ from playwright.sync_api import Browser, Locator
 
 from tests.benching.processes import free_port
 from tests.browser.browse import Tab, open_browser
+from tests.browser.camera import Camera
 
 PATIENCE_MS = 600_000
 REVIEWED = 5
 REASON = "better, no harm"
+ACT_MS, KEY_MS, PASSING_MS, LAST_MS = 1500, 800, 150, 5000
+"""How long the film shows a click, a key, a moment of waiting and the end."""
+PASSES_MS = 2000
+"""How long such a moment of waiting was."""
 CUSTOMERS = 30
 """Trajectories of the new version that are waited for."""
 LINK = re.compile(r"http://\S+(/account/demo/\S+)")
@@ -46,30 +52,42 @@ class Outcome:
 class Visitor:
     """Somebody who does what the line above the page says, and counts each click and key."""
 
-    def __init__(self, tab: Tab, pictures: Path | None) -> None:
-        self.tab, self.page, self.pictures = tab, tab.page, pictures
+    def __init__(self, tab: Tab, camera: Camera | None) -> None:
+        self.tab, self.page, self.camera = tab, tab.page, camera
         self.page.set_default_timeout(PATIENCE_MS)
         self.acts = 0
 
     def click(self, what: str | Locator) -> None:
         self.acts += 1
-        (self.page.locator(what).first if isinstance(what, str) else what).click()
+        target = self.page.locator(what).first if isinstance(what, str) else what
+        if self.camera:
+            self.camera.frame(self.page, ACT_MS, at=target)
+        target.click()
 
     def press(self, key: str) -> None:
         self.acts += 1
+        self.watch(KEY_MS)
         self.page.keyboard.press(key)
 
-    def go_on(self, act: str) -> None:
-        """Click the scene's button once it says this."""
-        self.picture(act)
-        self.click(self.page.locator(".scene .primary").filter(has_text=re.compile("^" + re.escape(act))))
+    def go_on(self, act: str, picture: str = "") -> None:
+        """Click the scene's button once it says this; what passes meanwhile is filmed, much faster than it passes."""
+        button = self.page.locator(".scene .primary").filter(has_text=re.compile("^" + re.escape(act)))
+        while self.camera and not button.count():
+            self.watch(PASSING_MS)
+            self.page.wait_for_timeout(PASSES_MS)
+        button.wait_for()
+        if picture:
+            self.picture(picture)
+        self.click(button)
         self.page.wait_for_load_state("load")
 
     def picture(self, name: str) -> None:
-        if self.pictures:
-            self.page.wait_for_timeout(1500)  # charts are drawn after the page is there
-            number = len(list(self.pictures.iterdir())) + 1
-            self.page.screenshot(path=self.pictures / f"{number:02} {name}.png", full_page=True)
+        if self.camera:
+            self.camera.picture(self.page, name)
+
+    def watch(self, milliseconds: int) -> None:
+        if self.camera:
+            self.camera.frame(self.page, milliseconds)
 
 
 def walk(visitor: Visitor, link: str) -> Outcome:
@@ -77,8 +95,11 @@ def walk(visitor: Visitor, link: str) -> Outcome:
     page = visitor.page
     visitor.tab.open(link)
     before = success(page.locator("main"))
+    visitor.picture("overview")
     visitor.go_on("Review")
-    for _ in range(REVIEWED):
+    for number in range(REVIEWED):
+        if number == 1:
+            visitor.picture("review")
         item = page.locator("#decision").get_attribute("data-draft")
         visitor.press("y")
         page.wait_for_function("item => document.querySelector('#decision')?.dataset.draft !== item", arg=item)
@@ -86,7 +107,7 @@ def walk(visitor: Visitor, link: str) -> Outcome:
     visitor.picture("launch")
     visitor.click("#launch-button")
     page.wait_for_url(re.compile("/runs/"))
-    visitor.go_on("Open the candidate")
+    visitor.go_on("Open the candidate", picture="run")
     verdict = decide(visitor)
     if verdict.startswith("NOT"):
         return Outcome(verdict, before, None)
@@ -96,7 +117,9 @@ def walk(visitor: Visitor, link: str) -> Outcome:
             break
         time.sleep(1)
         page.reload()
+        visitor.watch(PASSING_MS)
     visitor.picture("production")
+    visitor.watch(LAST_MS)
     return Outcome(verdict, before, after)
 
 
@@ -154,10 +177,10 @@ def demo(seed: int) -> Iterator[tuple[str, str, float]]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def visit(browser: Browser, seed: int, pictures: Path | None) -> None:
+def visit(browser: Browser, seed: int, camera: Camera | None) -> None:
     with demo(seed) as (address, link, loaded_s):
         tab = Tab(browser, address)
-        visitor = Visitor(tab, pictures)
+        visitor = Visitor(tab, camera)
         began = time.monotonic()
         found = walk(visitor, link)
         took = time.monotonic() - began
@@ -169,6 +192,8 @@ def visit(browser: Browser, seed: int, pictures: Path | None) -> None:
             flush=True,
         )
         tab.close()
+    if camera:
+        print(f"the film has {camera.develop('first-hour'):,} bytes", flush=True)
 
 
 def main() -> None:
@@ -176,13 +201,11 @@ def main() -> None:
         prog="python -m tests.browser.first_hour", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[20], help="each another demo")
-    parser.add_argument("--pictures", type=Path, help="a folder for a picture of each scene")
+    parser.add_argument("--pictures", type=Path, help="a folder for the pictures and the film of the first seed")
     given = parser.parse_args()
-    if given.pictures:
-        given.pictures.mkdir(parents=True, exist_ok=True)
     with open_browser() as browser:
-        for seed in given.seeds:
-            visit(browser, seed, given.pictures)
+        for number, seed in enumerate(given.seeds):
+            visit(browser, seed, Camera(given.pictures) if given.pictures and number == 0 else None)
 
 
 if __name__ == "__main__":
