@@ -332,6 +332,33 @@ window.Flywheel = (() => {
   addEventListener("resize", () => reach(document));
   document.addEventListener("toggle", ({ target }) => reach(target), true);
 
+  // ── Panels: of a [data-panels] one part at a time, chosen by its tabs and by where the address leads ─────────
+
+  const chosen = new Map(); // panel by the id of its root: what htmx swaps in comes as if nobody had chosen
+  const led = () => location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+
+  function showPanels() {
+    const target = led();
+    for (const root of all("[data-panels]")) {
+      const panels = all("[data-panel]", root);
+      const wanted = panels.find((panel) => target && panel.contains(target)) ?? panels.find(({ id }) => id === chosen.get(root.id));
+      const shown = wanted ?? panels.find((panel) => !panel.hidden);
+      if (!shown) continue;
+      chosen.set(root.id, shown.id);
+      for (const panel of panels) panel.hidden = panel !== shown;
+      for (const tab of all(".tabs a[href^='#']", root)) tab.setAttribute("aria-current", String(tab.hash === `#${shown.id}`));
+      follow(shown);
+      reach(shown);
+    }
+  }
+  addEventListener("hashchange", () => {
+    showPanels();
+    const target = led();
+    if (!target || target.matches("[data-panel]")) return;
+    target.scrollIntoView();
+    if (target.matches(reached)) target.focus(); // it could not have it while it was hidden
+  });
+
   // ── The rail's counts, where a part of the page that came anew knows better ──────────────────────────────────
 
   function tellRail(root) {
@@ -369,6 +396,7 @@ window.Flywheel = (() => {
     countTicks();
     follow(root);
     reach(root);
+    showPanels();
   });
   setInterval(() => tellTimes(document), 30_000);
 

@@ -56,6 +56,7 @@ COME_TO_CHARTS = """async () => {
   scrollTo(0, 0);
 }"""
 """Each is drawn once it is seen."""
+OTHER_PANELS = "[data-panels] .tabs a[href^='#']:not([aria-current=true])"
 
 
 @pytest.fixture
@@ -107,6 +108,23 @@ def overflow(tab: Tab) -> int:
     return tab.overflow()
 
 
+def keeps_out(tab: Tab) -> dict[str, Any]:
+    """What is wrong with what the tab shows, by width and colours."""
+    wrong: dict[str, Any] = {}
+    tab.page.set_viewport_size({"width": WIDE, "height": 900})
+    tab.page.wait_for_function("() => !document.querySelector('.htmx-request')")
+    tab.page.evaluate(COME_TO_CHARTS)
+    for width in (WIDE, NARROW):
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        if too_wide := overflow(tab):
+            wrong[f"{width}"] = f"wider than the window by {too_wide}"
+        for colours in ("light", "dark"):
+            tab.page.emulate_media(color_scheme=colours)
+            if found := [each for each in tab.page.evaluate(RUN) if each[0] in SERIOUS]:
+                wrong[f"{width} {colours}"] = found
+    return wrong
+
+
 @pytest.mark.parametrize("rooms", ROOMS, ids=" ".join)
 def test_no_page_of_these_rooms_keeps_anybody_out(
     rooms: tuple[str, ...], lived_in: World, cast: Cast, tab: Tab, sign_in: Callable[[User], Client]
@@ -129,17 +147,10 @@ def test_no_page_of_these_rooms_keeps_anybody_out(
     assert len(addresses) >= 5 * len(rooms)
     wrong: dict[str, Any] = {}
     for address in addresses:
-        tab.page.set_viewport_size({"width": WIDE, "height": 900})
         tab.open(address)
-        tab.page.wait_for_function("() => !document.querySelector('.htmx-request')")
-        tab.page.evaluate(COME_TO_CHARTS)
-        for width in (WIDE, NARROW):
-            tab.page.set_viewport_size({"width": width, "height": 900})
-            if too_wide := overflow(tab):
-                wrong[f"{address} {width}"] = f"wider than the window by {too_wide}"
-            for colours in ("light", "dark"):
-                tab.page.emulate_media(color_scheme=colours)
-                if found := [each for each in tab.page.evaluate(RUN) if each[0] in SERIOUS]:
-                    wrong[f"{address} {width} {colours}"] = found
+        wrong |= {f"{address} {how}": found for how, found in keeps_out(tab).items()}
+        for panel in tab.page.eval_on_selector_all(OTHER_PANELS, "tabs => tabs.map(({ hash }) => hash)"):
+            tab.page.click(f"[data-panels] .tabs a[href='{panel}']")
+            wrong |= {f"{address}{panel} {how}": found for how, found in keeps_out(tab).items()}
     assert wrong == {}
     assert tab.problems == []

@@ -18,7 +18,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.pages.run_facts import bucket_label, describe, link, tell
 from flywheel.evals.serving import version_isolation
 
-OPEN = 3
+OPEN = 2
 """Changed tasks whose rollouts stand on the page at once; the others are fetched when a person opens them."""
 LISTED = 200
 """Changed tasks that a page lists."""

@@ -23,7 +23,7 @@ from flywheel.failures.queues import open_queue
 from flywheel.failures.queues.agreement import corrections, of_project
 from flywheel.trajectories.models import Trajectory
 
-LISTED = 50
+LISTED = 12
 HISTORY = 30
 WEEKS = 8
 """That the chart has at least."""

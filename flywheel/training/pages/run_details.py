@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from flywheel.core.recipes import ALGORITHMS, SETTINGS
 from flywheel.core.text.number_words import percent
+from flywheel.core.verifiers import PASS
 from flywheel.edge.numbers import number
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
@@ -19,10 +20,11 @@ from flywheel.training.launch.fix_recommendation import baseline_of
 from flywheel.training.models import Dataset, Point, TrainingEvent, TrainingRun
 from flywheel.training.pages.run_charts import Steps
 
+TURNED_SHOWN = 3
 SAMPLED_STEPS = 3
 """Evaluations whose rollouts stand side by side: the first, the middle one, the last."""
 LOG_LINES = 300
-ROWS_SHOWN = 50
+ROWS_SHOWN = 20
 CANDIDATE_WITHIN = timedelta(minutes=1)
 """Of the evaluation's end: a candidate that is not there by then will not come."""
 SLIP = 0.05
@@ -71,10 +73,13 @@ def _gain(curve: list[float]) -> float | None:
 
 
 def samples(run: TrainingRun) -> dict[str, Any]:
-    """Rollouts of the same held-out tasks at several steps, side by side: `{steps, rows}`."""
+    """Rollouts of the same held-out tasks at several steps, side by side: `{steps, rows, turned, fixed, broken}`.
+
+    `turned` are rows of tasks that the last of these steps answers otherwise than the first, those it broke first.
+    """
     found = list(run.points.filter(kind=Point.Kind.SAMPLES).order_by("step").values_list("step", flat=True))
     if not found:
-        return {"steps": [], "rows": []}
+        return {"steps": [], "rows": [], "turned": [], "fixed": 0, "broken": 0}
     chosen = sorted({found[0], found[len(found) // 2], found[-1]})[:SAMPLED_STEPS]
     points = run.points.filter(kind=Point.Kind.SAMPLES, step__in=chosen).order_by("step")
     by_task: dict[str, dict[int, Any]] = {}
@@ -94,10 +99,20 @@ def samples(run: TrainingRun) -> dict[str, Any]:
             "url": urls.get(numbers.get(task) or 0, ""),
             "prompt": prompts[task],
             "cells": [at.get(step) for step in chosen],
+            "before": at.get(chosen[0]),
+            "after": at.get(chosen[-1]),
         }
         for task, at in by_task.items()
     ]
-    return {"steps": chosen, "rows": rows}
+    broken = [row for row in rows if _is_right(row["before"]) and _is_right(row["after"]) is False]
+    fixed = [row for row in rows if _is_right(row["before"]) is False and _is_right(row["after"])]
+    turned = (broken + fixed)[:TURNED_SHOWN]
+    return {"steps": chosen, "rows": rows, "turned": turned, "fixed": len(fixed), "broken": len(broken)}
+
+
+def _is_right(sample: Mapping[str, Any] | None) -> bool | None:
+    """Whether a sampled answer passed; None where there is none or it was not scored."""
+    return None if sample is None or sample["score"] is None else bool(sample["score"] >= PASS - 1e-9)
 
 
 def log(run: TrainingRun) -> list[TrainingEvent]:

@@ -204,10 +204,10 @@ def test_rows_come_in_pages_and_as_files(room: Room, sign_in: SignIn) -> None:
     rows = [{**CHAT, "messages": [{"role": "user", "content": f"Number {n}?"}, CHAT["messages"][1]]} for n in range(60)]
     made = made_of(room, client, *rows)
     page = address(room, "dataset", made.name, made.version)
-    assert "Rows 1 to 50 of 60" in client.get(page).content.decode()
-    last = client.get(page, {"start": "50"}).content.decode()
-    assert "Rows 51 to 60 of 60" in last
-    assert "?start=0#rows" in last
+    assert "Rows 1 to 20 of 60" in client.get(page).content.decode()
+    last = client.get(page, {"start": "40"}).content.decode()
+    assert "Rows 41 to 60 of 60" in last
+    assert "?start=20#rows" in last
     content = client.get(address(room, "dataset_format", made.name, made.version, "sft")).content
     assert json.loads(content.splitlines()[0])["messages"][0]["content"] == "Number 0?"
     assert client.get(address(room, "dataset_format", made.name, made.version, "dpo")).status_code == 404

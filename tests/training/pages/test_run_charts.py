@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from flywheel.edge.jobs import State
 from flywheel.training.launch import launch_estimate
-from flywheel.training.models import TrainingRun
+from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
 from tests.training.conftest import NOON, Room
 
@@ -108,3 +108,17 @@ def test_time_is_told_from_earlier_runs_alike(room: Room) -> None:
     assert duration is not None
     assert (duration.expected, duration.runs) == (timedelta(seconds=110), [run])
     assert launch_estimate.expected_duration(room.base, {**run.settings, "batch_size": 64}, "sft") is None
+
+
+def test_tasks_that_turned_come_with_those_that_were_broken_first(room: Room) -> None:
+    run = room.launch()
+    answers = {"t-1": (0.0, 1.0), "t-2": (1.0, 0.4), "t-3": (1.0, 1.0), "t-4": (None, 1.0)}
+    for place, step in enumerate((0, 20)):
+        samples = [
+            {"task_id": task, "prompt": task, "completion": "", "score": scores[place], "parts": {}, "reason": ""}
+            for task, scores in answers.items()
+        ]
+        Point.objects.create(run=run, kind=Point.Kind.SAMPLES, step=step, at=NOON, values=samples)
+    found = run_details.samples(run)
+    assert [row["task"] for row in found["turned"]] == ["t-2", "t-1"]
+    assert (found["fixed"], found["broken"], len(found["rows"])) == (1, 1, 4)
