@@ -31,9 +31,9 @@ def tab(browser: Browser, live_server: LiveServer, world: World, sign_in: Callab
 
 
 def shown(tab: Tab) -> list[str]:
-    return tab.page.eval_on_selector_all(
-        "[data-panel]", "panels => panels.filter((panel) => panel.checkVisibility()).map(({ id }) => id)"
-    )
+    script = "panels => panels.filter((panel) => panel.checkVisibility()).map(({ id }) => id)"
+    found: list[str] = tab.page.eval_on_selector_all("[data-panel]", script)
+    return found
 
 
 def test_an_environment_shows_one_part_and_the_address_says_which(tab: Tab, cast: Cast, build: Build) -> None:

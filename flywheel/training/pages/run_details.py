@@ -93,7 +93,7 @@ def samples(run: TrainingRun) -> dict[str, Any]:
     numbers = {task: number(task.removeprefix("t-")) for task in by_task if task.startswith("t-")}
     known = environment.tasks.filter(number__in=set(numbers.values())).values_list("number", flat=True)
     urls = {number: reverse("environments:task", args=[*place, number]) for number in known}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "task": task,
             "url": urls.get(numbers.get(task) or 0, ""),

@@ -114,7 +114,7 @@ def test_tasks_that_turned_come_with_those_that_were_broken_first(room: Room) ->
     run = room.launch()
     answers = {"t-1": (0.0, 1.0), "t-2": (1.0, 0.4), "t-3": (1.0, 1.0), "t-4": (None, 1.0)}
     for place, step in enumerate((0, 20)):
-        samples = [
+        samples: list[dict[str, Any]] = [
             {"task_id": task, "prompt": task, "completion": "", "score": scores[place], "parts": {}, "reason": ""}
             for task, scores in answers.items()
         ]
