@@ -363,7 +363,10 @@ window.Flywheel = (() => {
 
   function tellRail(root) {
     for (const { dataset } of all("[data-rail-count]", root)) {
-      for (const count of all(`a[href="${dataset.railUrl}"] .rail-count`)) count.textContent = dataset.railCount;
+      for (const count of all(`a[href="${dataset.railUrl}"] .rail-count`)) {
+        count.textContent = dataset.railCount;
+        count.hidden = dataset.railCount === "0";
+      }
     }
   }
 

@@ -4,14 +4,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Avg, Count, IntegerField, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Avg, Count, F, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Cast
 
+from flywheel.accounts.models import Project
 from flywheel.core.envs.worlds.stand_ins import simulator_of
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
 from flywheel.core.evidence.statistics.eval_scope import Part
 from flywheel.environments.models import MEASURED, Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
 from flywheel.trajectories.annotations.project_buckets import name_of
+from flywheel.trajectories.models import Label, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,29 @@ def rates_of(environments: Collection[Environment]) -> dict[int, list[Solved]]:
     for solved in rates.values():
         solved.sort(key=lambda each: (each.agent, -each.number, each.split))
     return rates
+
+
+def funnel(project: Project) -> list[tuple[str, int]]:
+    """Count how far the project's labelled failures came, each step a part of the one before: to a task, to a proved
+    one, to a held-out one that its agent's live version was asked, to one that it solves in half of its attempts."""
+    failures = project.trajectories.filter(label=Label.FAILURE).exclude(source=Source.ROLLOUT)
+    tasks = project.tasks.filter(retired_at=None, source__in=failures)
+    proved = tasks.filter(is_proved=True)
+    asked = (
+        proved.filter(split=Split.HELD_OUT, results__run__version=F("environment__agent__live"))
+        .order_by()
+        .values("source")
+        .annotate(mean=Avg(Cast("results__success", IntegerField())))
+        .exclude(mean=None)
+    )
+    solved = asked.filter(mean__gte=0.5)
+    return [
+        ("failures labelled", failures.count()),
+        ("turned into a task", tasks.order_by().values("source").distinct().count()),
+        ("proved", proved.order_by().values("source").distinct().count()),
+        ("held out, and asked of the live version", asked.count()),
+        ("solved by it", solved.count()),
+    ]
 
 
 def solved_by_version(task: Task, version: EnvironmentVersion | None) -> list[dict[str, Any]]:

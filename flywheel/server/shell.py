@@ -1,4 +1,5 @@
-"""The frame of every page around its content: the rooms with live counts, the projects, what this person may do."""
+"""The frame of every page around its content: the rooms with what waits there for this person, the projects, what this
+person may do."""
 
 import json
 from functools import lru_cache
@@ -53,7 +54,8 @@ def context(request: HttpRequest) -> dict[str, Any]:
     found["help_url"] = help_for(request.resolver_match.view_name if request.resolver_match else "")
     if project.is_demo:
         found |= _demo(request, project)
-    found["rail"], found["rail_menu"] = _rail(project.slug, namespace, Permission.ADMIN in permissions, counts)
+    mine = tuple(count if may in permissions else 0 for count, (may, _) in zip(counts, _WAITING.values(), strict=True))
+    found["rail"], found["rail_menu"] = _rail(project.slug, namespace, Permission.ADMIN in permissions, mine)
     return found
 
 
@@ -68,14 +70,14 @@ def _demo(request: HttpRequest, project: Project) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _rail(slug: str, namespace: str, is_admin: bool, counts: tuple[int, ...]) -> tuple[SafeString, SafeString]:
     """The rooms beside the page, and in its menu: written anew when a count changes, not for every page."""
-    known = dict(zip(_COUNTED, counts, strict=True))
+    known = dict(zip(_WAITING, counts, strict=True))
     rooms = [
         {
             "key": key,
             "label": label,
             "url": reverse(f"{key}:index", args=[slug]),
             "shortcut": shortcut,
-            "count": known.get(key),
+            "count": known.get(key, 0),
             "current": key == namespace,
         }
         for key, label, shortcut in ROOMS
@@ -85,22 +87,26 @@ def _rail(slug: str, namespace: str, is_admin: bool, counts: tuple[int, ...]) ->
 
 
 def _around(project: Project, user: int) -> tuple[list[dict[str, str]], int, tuple[int, ...]]:
-    """The user's projects, how often comments call them here, what waits or is there in each room: one statement, since
-    every page asks."""
-    ((projects, unread, *counts),) = planned(_AROUND, [user, project.pk, user, *[project.pk] * len(_COUNTED)])
+    """The user's projects, how often comments call them here, what waits in each room: one statement, since every page
+    asks."""
+    ((projects, unread, *counts),) = planned(_AROUND, [user, project.pk, user, *[project.pk] * len(_WAITING)])
     return json.loads(projects), unread, tuple(counts)
 
 
-_COUNTED = {
-    "agents": "agents_agent WHERE project_id = %s",
-    "trajectories": "trajectories_trajectory WHERE project_id = %s AND NOT source = 'rollout'",
-    "failures": "trajectories_trajectory WHERE project_id = %s AND label = '' AND NOT proposed_bucket = ''"
-    " AND NOT source = 'rollout'",
-    "environments": "environments_task WHERE project_id = %s AND retired_at IS NULL",
-    "evals": "evals_evalrun WHERE project_id = %s",
-    "training": "training_trainingrun WHERE project_id = %s",
-    "promotions": "promotions_candidate WHERE project_id = %s AND state = 'waiting'",
+_WAITING = {
+    "failures": (
+        Permission.REVIEW,
+        "trajectories_trajectory WHERE project_id = %s AND label = '' AND NOT proposed_bucket = ''"
+        " AND NOT source = 'rollout'",
+    ),
+    "environments": (
+        Permission.BUILD,
+        "environments_task WHERE project_id = %s AND retired_at IS NULL AND NOT is_proved",
+    ),
+    "evals": (Permission.REVIEW, "evals_rewardaudit WHERE project_id = %s AND finished_at IS NULL"),
+    "promotions": (Permission.APPROVE, "promotions_candidate WHERE project_id = %s AND state = 'waiting'"),
 }
+"""Of a room, for whom something waits there, and what."""
 _UNREAD = "trajectories_mention WHERE project_id = %s AND user_id = %s AND read_at IS NULL"
 _CAPPED = f"(SELECT count(*) FROM (SELECT FROM {{}} LIMIT {COUNTED_UP_TO + 1}) AS found)"  # noqa: S608
 _AROUND = f"""
@@ -108,5 +114,5 @@ SELECT (
     SELECT coalesce(json_agg(json_build_object('slug', slug, 'name', name) ORDER BY name, id), '[]')::text
     FROM accounts_project
     WHERE id IN (SELECT project_id FROM accounts_membership WHERE user_id = %s)
-), {", ".join(map(_CAPPED.format, (_UNREAD, *_COUNTED.values())))}
+), {", ".join(map(_CAPPED.format, (_UNREAD, *(rows for _, rows in _WAITING.values()))))}
 """  # noqa: S608

@@ -12,7 +12,7 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.pages.forms import AgentForm, VersionForm
 from flywheel.agents.pages.program_snippets import snippet_of
-from flywheel.agents.pages.success_chart import success_chart
+from flywheel.agents.pages.success_chart import held_out_chart, success_chart
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_changes import PROMPT, changes, lines
 from flywheel.core.traces.call_forms import LABELS
@@ -58,7 +58,7 @@ def agent(request: PageRequest, name: str) -> HttpResponse:
                 {"version": one, "eval": evals.get(one.pk)} for one in versions.order_by("-number")[:VERSIONS]
             ],
             "promotions": promotions.order_by("-pk")[:RECENT],
-            "chart": success_chart(found),
+            "charts": [chart for chart in (success_chart(found), held_out_chart(found)) if chart],
             "has_runs": _has_runs(found),
         },
     )

@@ -1,9 +1,10 @@
-"""Success of an agent's versions in production, by day."""
+"""Success of an agent's versions: in production by day, and on held-out tasks."""
 
 from datetime import date, timedelta
 from typing import Any
 
-from django.db.models import Case, CharField, Count, F, Q, Value, When
+from django.apps import apps
+from django.db.models import Case, CharField, Count, F, Max, Q, Value, When
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
@@ -13,6 +14,8 @@ from flywheel.core.evidence.statistics.estimates import proportion
 DAYS = 30
 VERSIONS = 5
 """Lines of the chart: the newest versions that were in production."""
+SETS = 4
+"""Lines of the other: the task sets that were measured last."""
 
 
 def success_chart(agent: Agent, days: int = DAYS) -> dict[str, Any]:
@@ -66,3 +69,46 @@ def _line(number: int, days: list[tuple[date, int, int]], *, is_live: bool) -> d
         "low": [round(100 * (estimate.low or 0), 2) for estimate in estimates],
         "high": [round(100 * (estimate.high or 0), 2) for estimate in estimates],
     }
+
+
+def held_out_chart(agent: Agent) -> dict[str, Any] | None:
+    """Held-out success over versions, a line a task set that two or more were measured on; None where there is none.
+
+    Each point is the newest finished eval of that version on that set, with its interval. The evals room lies to the
+    right of this one and is asked by name.
+    """
+    runs = apps.get_model("evals.EvalRun").objects.filter(state="succeeded", split="held_out", version__agent=agent)
+    newest = runs.values("version", "task_set").annotate(newest=Max("pk")).values("newest")
+    lines: dict[str, dict[int, Any]] = {}
+    for run in runs.filter(pk__in=newest).select_related("version", "task_set").order_by("-pk"):
+        if (success := run.summary.get("metrics", {}).get("success")) and success["mean"] is not None:
+            lines.setdefault(str(run.task_set), {})[run.version.number] = success
+    shown = {name: points for name, points in lines.items() if len(points) > 1}
+    shown = dict(list(shown.items())[:SETS])
+    numbers = sorted({number for points in shown.values() for number in points})
+    if not shown:
+        return None
+    return {
+        "kind": "line",
+        "title": "Held-out success by version",
+        "key": f"held-out-{agent.pk}",
+        "note": f"{agent}, by task set, 95% intervals",
+        "x": {"title": "version"},
+        "y": {"title": "success", "unit": "%"},
+        "series": [
+            {
+                "name": name,
+                "role": "plain",
+                "x": [f"v{number}" for number in numbers],
+                **{
+                    axis: [_percent(points[number][part]) if number in points else None for number in numbers]
+                    for axis, part in (("y", "mean"), ("low", "low"), ("high", "high"))
+                },
+            }
+            for name, points in shown.items()
+        ],
+    }
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 2)

@@ -94,7 +94,10 @@ class Task(models.Model):
             models.CheckConstraint(condition=Q(split__in=Split.values), name="task_split_is_known"),
             models.CheckConstraint(condition=Q(generation=None) | Q(is_synthetic=True), name="task_made_up"),
         ]
-        indexes = [models.Index(fields=["environment", "cluster"], name="task_by_cluster")]
+        indexes = [
+            models.Index(fields=["environment", "cluster"], name="task_by_cluster"),
+            models.Index(fields=["project"], name="task_unproved", condition=Q(is_proved=False, retired_at=None)),
+        ]
 
     def __str__(self) -> str:
         return f"t-{self.number}"

@@ -157,12 +157,12 @@ def _charts(
         Whisker(f"{bucket_label(candidate.project, one['name'])} ({one['difference']['n']})", one["difference"])
         for one in comparison["slices"]
     ]
-    drawn = [_forest("By metric", f"metrics-{candidate.pk}", rates)]
-    return [*drawn, _forest("Success by category", f"buckets-{candidate.pk}", buckets)] if buckets else drawn
+    drawn = [forest("By metric", f"metrics-{candidate.pk}", rates)]
+    return [*drawn, forest("Success by category", f"buckets-{candidate.pk}", buckets)] if buckets else drawn
 
 
-def _forest(title: str, key: str, rows: Sequence[Whisker]) -> dict[str, Any]:
-    """Differences of shares, in points, with their intervals."""
+def forest(title: str, key: str, rows: Sequence[Whisker], note: str = "") -> dict[str, Any]:
+    """Return a chart of differences of shares, in points, with their intervals."""
     shown = [row for row in rows if row.estimate["mean"] is not None]
     series: dict[str, Any] = {"name": "", "role": "candidate", "y": [row.name for row in shown]}
     for name, end in (("x", "mean"), ("low", "low"), ("high", "high")):
@@ -173,6 +173,7 @@ def _forest(title: str, key: str, rows: Sequence[Whisker]) -> dict[str, Any]:
         "kind": "forest",
         "title": title,
         "key": key,
+        "note": note,
         "x": {"title": "candidate − baseline", "unit": "points"},
         "y": {"title": ""},
         "series": [series],

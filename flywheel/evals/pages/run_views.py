@@ -9,6 +9,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.pages.success_chart import held_out_chart
 from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key, number
@@ -37,8 +38,10 @@ SUGGESTED = 200
 def index(request: PageRequest) -> HttpResponse:
     rows = _filtered(request, EvalRun.objects.filter(project=request.project))
     page = page_at(request, rows, is_counted=True)
+    shown = page.items[0].version.agent if page.items else None  # the agent that was asked last of those shown
     context = {
         "page": page,
+        "chart": held_out_chart(shown) if shown else None,
         "runs": [{"run": run, "success": run_facts.success(run)} for run in page.items],
         "agents": Agent.objects.filter(project=request.project).order_by("name"),
         "sets": TaskSet.objects.filter(project=request.project).order_by("name").values_list("name", flat=True),

@@ -1,5 +1,6 @@
 """Training runs: all of them, and one as it trains."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import OuterRef, Subquery
@@ -16,10 +17,13 @@ from flywheel.edge.paging import page_at
 from flywheel.edge.polling import progress, unchanged
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
+from flywheel.evals.pages.comparison_context import Whisker, forest
 from flywheel.training.datasets.contamination_checks import kept_checks
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
+
+GAINS_SHOWN = 12
 
 
 @require_GET
@@ -37,12 +41,13 @@ def index(request: PageRequest) -> HttpResponse:
         eval_values=Subquery(evals.order_by("-step").values("values")[:1]),
         start_values=Subquery(evals.filter(step=0).values("values")[:1]),
     )
-    page = page_at(request, shown, is_counted=True)
+    page = page_at(request, shown.prefetch_related("candidates"), is_counted=True)
     return render(
         request,
         "training/index.html",
         {
             "page": page,
+            "chart": _gains(page.items),
             "is_moving": any(not each.is_finished for each in page.items),
             "tab": "runs",
             "filters": wanted,
@@ -50,6 +55,21 @@ def index(request: PageRequest) -> HttpResponse:
             "algorithms": ALGORITHMS.values(),
             "is_empty": not runs.exists(),
         },
+    )
+
+
+def _gains(runs: Sequence[TrainingRun]) -> dict[str, Any] | None:
+    """Held-out success of what these runs made beside what they began with; None where nothing was compared yet."""
+    rows = [
+        Whisker(f"{run} {run.algorithm_label}", candidate.report["comparison"]["differences"]["success"])
+        for run in runs
+        for candidate in run.candidates.all()
+        if candidate.report.get("comparison")
+    ]
+    return (
+        forest("Gain of each run", "gains", rows[:GAINS_SHOWN], note="held-out success, 95% intervals")
+        if rows
+        else None
     )
 
 

@@ -73,7 +73,8 @@ def index(request: PageRequest) -> HttpResponse:
     counted = task_statistics.sizes(sets.select_related("environment_version__environment"))
     page = page_at(request, counted, limit=SETS_AT_ONCE)
     page.total = sets.count()
-    return render(request, "environments/index.html", {"found": found, "page": page, "of": of})
+    funnel = task_statistics.funnel(request.project) if found else []
+    return render(request, "environments/index.html", {"found": found, "page": page, "of": of, "funnel": funnel})
 
 
 @require_http_methods(["GET", "POST"])
