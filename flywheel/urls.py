@@ -42,6 +42,7 @@ project_urls: list[URLPattern | URLResolver] = [
 help_urls: list[URLPattern | URLResolver] = [
     path("", guides.guide, name="index"),
     path("glossary/", guides.glossary, name="glossary"),
+    path("images/<slug:name>.png", guides.image, name="image"),
     path("design/<slug:name>/", guides.guide, {"folder": "design"}, name="design"),
     path("<slug:name>/", guides.guide, name="guide"),
 ]

@@ -44,7 +44,7 @@ __all__ = ["agent", "candidate", "evaluated"]
 
 PAGES = {
     ANYONE: "accounts:login accounts:logout accounts:demo healthz readyz",
-    SIGNED_IN: "home accounts:profile accounts:demo_switch help:index help:glossary help:guide help:design",
+    SIGNED_IN: "home accounts:profile accounts:demo_switch help:index help:glossary help:guide help:design help:image",
     "key:ingest": "ingest:traces ingest:logs ingest:metrics",
     "key:gateway": "gateway:chat_completions gateway:models",
     "key:attempt": "attempts:tools attempts:tool attempts:mcp attempts:lease attempts:result",

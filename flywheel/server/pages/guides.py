@@ -10,6 +10,7 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_GET
 from markdown_it import MarkdownIt
@@ -91,6 +92,17 @@ def help_for(view: str) -> str:
     return reverse("help:guide", args=[name]) + (f"#{anchor}" if anchor else "")
 
 
+@signed_in
+@require_GET
+def image(request: HttpRequest, name: str) -> HttpResponse:
+    """A picture of the guides."""
+    path = DOCS / "images" / f"{name}.png"
+    if not path.is_file():
+        raise Http404
+    kept = {"Cache-Control": "private, max-age=3600"}
+    return HttpResponse(path.read_bytes(), content_type="image/png", headers=kept)
+
+
 @cache
 def read(folder: str, name: str) -> Guide:
     """Return a file of the docs as a page. Raises Http404 where there is none."""
@@ -102,7 +114,10 @@ def read(folder: str, name: str) -> Guide:
     anchors = [_name_heading(token, tokens[place + 1]) for place, token in enumerate(tokens) if _is_heading(token)]
     for token in tokens:
         for child in token.children or ():
-            _lead_inside(child, folder)
+            if child.type == "image":
+                _show_inside(child)
+            else:
+                _lead_inside(child, folder)
     title = next(tokens[place + 1].content for place, token in enumerate(tokens) if _is_heading(token))
     # Our own files, and HTML in them is shown as text.
     html = SafeString(markdown.renderer.render(tokens, markdown.options, {}))
@@ -118,6 +133,19 @@ def _name_heading(heading: Token, text: Token) -> str:
     anchor = re.sub(r"[^\w\- ]", "", text.content.lower()).replace(" ", "-")
     heading.attrSet("id", anchor)
     return anchor
+
+
+def _show_inside(token: Token) -> None:
+    """Show a picture as it is served here, light or dark as the page is."""
+    name = posixpath.basename(str(token.attrGet("src"))).removesuffix(".png")
+    both = ((each, reverse("help:image", args=[name + each])) for each in ("", "-dark"))
+    token.type, token.content = (
+        "html_inline",
+        "".join(
+            format_html('<img class="in-{}" src="{}" alt="{}" loading="lazy">', each[1:] or "light", url, token.content)
+            for each, url in both
+        ),
+    )
 
 
 def _lead_inside(token: Token, folder: str) -> None:

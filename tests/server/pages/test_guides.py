@@ -74,3 +74,15 @@ def test_a_page_of_a_project_shows_the_way_to_its_help(cast: Cast, sign_in: Call
     assert client.get("/help/").status_code == 200
     assert client.get("/help/design/gate/").status_code == 200
     assert client.get("/help/no-such-guide/").status_code == 404
+
+
+@pytest.mark.django_db
+def test_every_picture_of_a_guide_is_served_light_and_dark(cast: Cast, sign_in: Callable[[User], Client]) -> None:
+    client = sign_in(cast.viewer)
+    pictures = [src for each in EVERY for src in re.findall(r'<img [^>]*src="([^"]*)"', guides.read(*each).html)]
+    assert "/help/images/run.png" in pictures
+    assert "/help/images/run-dark.png" in pictures
+    for src in pictures:
+        answer = client.get(src)
+        assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/png"), src
+    assert client.get("/help/images/none.png").status_code == 404
