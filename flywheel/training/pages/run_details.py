@@ -106,8 +106,14 @@ def samples(run: TrainingRun) -> dict[str, Any]:
     ]
     broken = [row for row in rows if _is_right(row["before"]) and _is_right(row["after"]) is False]
     fixed = [row for row in rows if _is_right(row["before"]) is False and _is_right(row["after"])]
-    turned = (broken + fixed)[:TURNED_SHOWN]
-    return {"steps": chosen, "rows": rows, "turned": turned, "fixed": len(fixed), "broken": len(broken)}
+    turned = broken + fixed
+    return {
+        "steps": chosen,
+        "rows": [*turned, *(row for row in rows if row not in turned)],
+        "turned": turned[:TURNED_SHOWN],
+        "fixed": len(fixed),
+        "broken": len(broken),
+    }
 
 
 def _is_right(sample: Mapping[str, Any] | None) -> bool | None:
