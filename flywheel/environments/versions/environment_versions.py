@@ -151,8 +151,12 @@ def recorded_tools(project: Project) -> list[dict[str, Any]]:
     """The tools that the newest recorded runs bring, each name's newest definition; none where no run brings any."""
     rows = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT).exclude(tools=[])
     found: dict[str, dict[str, Any]] = {}
+    seen = set[str]()  # runs bring the same definitions again and again, and to check one takes a while
     for tools in rows.order_by("-pk").values_list("tools", flat=True)[:LOOKED_AT]:
         for tool in tools:
+            if (content := digest(tool)) in seen:
+                continue
+            seen.add(content)
             if not tooling.check_definitions([tool]) and not tooling.unjudgeable([tool]):
                 found.setdefault(tool["name"], tool)
     return [found[name] for name in sorted(found)]
