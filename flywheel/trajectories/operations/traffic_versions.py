@@ -233,17 +233,18 @@ def _difference(one: str, other: str) -> tuple[str, str]:
 
 
 def _tools(found: Proposal, tools: list[list[dict[str, Any]]], rows: Sequence[Trajectory]) -> list[dict[str, Any]]:
-    usable = [given for given in tools if given and len(given) <= MAX_TOOLS and not check_definitions(given)]
+    keys = [canonical(given) for given in tools]
+    usable = {key: given for key, given in zip(keys, tools, strict=True) if given and len(given) <= MAX_TOOLS}
+    usable = {key: given for key, given in usable.items() if not check_definitions(given)}  # many runs bring the same
     if not usable:
         names = sorted({name for row in rows for name in row.tool_names})
         called = f" {', '.join(names[:10])} {'was' if len(names) == 1 else 'were'} called." if names else ""
         _note(found, "Tools", 0, f"No run recorded tool definitions that can be used.{called}")
         return []
-    keys = [canonical(given) for given in usable]
-    ((key, times),) = Counter(keys).most_common(1)
-    others = len(set(keys)) - 1
+    ((key, times),) = Counter(key for key in keys if key in usable).most_common(1)
+    others = len(usable) - 1
     _note(found, "Tools", times, f"{others} other set{'s' if others > 1 else ''} of tools seen." if others else "")
-    return usable[keys.index(key)]
+    return usable[key]
 
 
 def _model(found: Proposal, read: list[_Run]) -> dict[str, Any]:
