@@ -89,13 +89,12 @@ class NewForm(NamedForm):
         min_value=0,
         max_value=1,
         initial=0.1,
-        help_text="Share of sources, out of those held out, that nobody looks at: they are asked for a candidate's "
-        "final comparison alone. Empty for none, as for an environment of regression suites. Cannot be changed "
-        "later.",
+        help_text="Share of the held-out sources kept for a candidate's final comparison; nobody sees them before. "
+        "Leave empty for none, for example for regression suites. Cannot be changed later.",
     )
     reserved_slices = forms.CharField(
         required=False,
-        help_text="Slices, with commas, that are never trained on, such as a wording. Cannot be changed later.",
+        help_text="Slices never used for training, separated by commas. Cannot be changed later.",
     )
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
 
