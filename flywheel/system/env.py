@@ -38,9 +38,7 @@ VARIABLES = {
             "a directory that Flywheel may write to; its database, keys and artifacts live there",
         ),
         Variable("FLYWHEEL_PORT", "8000", "a TCP port from 1 to 65535"),
-        Variable(
-            "FLYWHEEL_BIND", "127.0.0.1", "an address of this machine to listen on; loopback unless you say otherwise"
-        ),
+        Variable("FLYWHEEL_BIND", "127.0.0.1", "an address of this machine to listen on; loopback by default"),
         Variable(
             "FLYWHEEL_HOSTS",
             "127.0.0.1,localhost,[::1]",
@@ -49,7 +47,7 @@ VARIABLES = {
         Variable("FLYWHEEL_HTTPS", "no", "yes or no; yes when a proxy in front speaks HTTPS: secure cookies, HSTS"),
         Variable("FLYWHEEL_DEBUG", "no", "yes or no; yes shows tracebacks in the browser, for development only"),
         Variable("FLYWHEEL_LEASE_SECONDS", "30", "seconds, 2 to 600, after which a silent job owner is taken for dead"),
-        Variable("FLYWHEEL_GRPC_PORT", "", "a TCP port, usually 4317, to take OTLP over gRPC as well; empty for not"),
+        Variable("FLYWHEEL_GRPC_PORT", "", "a TCP port, usually 4317, for OTLP over gRPC; empty to switch it off"),
         Variable("FLYWHEEL_WEB_PROCESSES", "2", "processes that serve the web, 1 to 16; each of 32 threads"),
         Variable(
             "FLYWHEEL_PG_USER", "", "an existing unprivileged account for the embedded PostgreSQL, used only as root"
@@ -57,7 +55,7 @@ VARIABLES = {
         Variable(
             "FLYWHEEL_SANDBOX_WITHOUT",
             "",
-            "`namespaces`, where this machine has none and verifiers shall run all the same; empty for all layers",
+            "`namespaces`, to run verifiers on a machine that has none; empty for all layers",
         ),
         Variable(
             "FLYWHEEL_VLLM_URL",
@@ -73,7 +71,7 @@ VARIABLES = {
             "FLYWHEEL_COMMANDS",
             "",
             "a directory in which workers start the commands of versions, which admins make: a command acts as the "
-            "worker's account and can read all that it can read; empty for not",
+            "worker's account and can read all that it can read; empty to switch it off",
         ),
         Variable(
             "FLYWHEEL_MODEL_MEMORY",

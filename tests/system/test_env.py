@@ -68,7 +68,7 @@ BAD = [
     ("FLYWHEEL_LEASE_SECONDS", "601", "2 to 600"),
     ("FLYWHEEL_LEASE_SECONDS", "1e1", "2 to 600"),
     ("FLYWHEEL_WEB_PROCESSES", "0", "1 to 16"),
-    ("FLYWHEEL_SANDBOX_WITHOUT", "seccomp", "`namespaces`, where this machine has none"),
+    ("FLYWHEEL_SANDBOX_WITHOUT", "seccomp", "`namespaces`, to run verifiers on a machine that has none"),
     ("FLYWHEEL_VLLM_URL", "127.0.0.1:8100", "http://host:port"),
     ("FLYWHEEL_VLLM_URL", "http://h:8100/v1", "http://host:port"),
     ("FLYWHEEL_VLLM_URL", "http://h:8100?x=y", "http://host:port"),
