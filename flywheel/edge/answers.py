@@ -50,7 +50,7 @@ class EstimateOut(Schema):
 
 
 class ListQuery(Schema):
-    """The parameters of every list."""
+    """The parameters that every list takes."""
 
     limit: int = Field(50, ge=1, le=200)
     cursor: str = ""

@@ -14,7 +14,7 @@ class Body(Schema):
 
 
 class Named(Body):
-    """A row of something that has versions; without one it is the newest."""
+    """An object that has versions, by name. Without `version`, the newest version."""
 
     name: str
     version: int | str | None = None

@@ -32,8 +32,9 @@ class EntryOut(Schema):
     data: dict[str, Any]
 
 
-@router.get("/audit", auth=admin, response=page_of(EntryOut), summary="Who changed what, newest first")
+@router.get("/audit", auth=admin, response=page_of(EntryOut), summary="List who changed what, newest first")
 def list_audit_entries(request: HttpRequest, query: Query[EntryQuery]) -> dict[str, Any]:
-    """`action` is a room, `failures`, or one verb of it, `failures.confirm`; `q` stands in subject or reason."""
+    """Filter by `action`, either an area such as `failures` or a single action such as `failures.confirm`. `q`
+    matches text in the subject or the reason."""
     rows = audit_log.entries(keyed(request).project, action=query.action, actor=query.actor, text=query.q)
     return paginate(rows, query)

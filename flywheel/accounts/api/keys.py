@@ -40,15 +40,15 @@ class KeyMade(Schema):
     """The secret, told this once."""
 
 
-@router.get("/keys", auth=admin, response=page_of(KeyOut), summary="API keys, newest first")
+@router.get("/keys", auth=admin, response=page_of(KeyOut), summary="List API keys, newest first")
 def list_keys(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     rows = ApiKey.objects.filter(project=keyed(request).project).select_related("created_by")
     return paginate(rows, query)
 
 
-@router.post("/keys", auth=admin, response={201: KeyMade}, summary="Make a key")
+@router.post("/keys", auth=admin, response={201: KeyMade}, summary="Create an API key")
 def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
-    """A key in the name of whose key this is; it never gets a scope that this person may not use."""
+    """Create a key for the person whose key you use. It can't have a scope that this person may not use."""
     asked = keyed(request)
     made = api_keys.make(
         project=asked.project,
@@ -60,7 +60,7 @@ def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
     return Status(201, {"key": made.key, "text": made.text})
 
 
-@router.post("/keys/{public}/revoke", auth=admin, response=KeyOut, summary="End a key at once")
+@router.post("/keys/{public}/revoke", auth=admin, response=KeyOut, summary="Revoke an API key immediately")
 def revoke_key(request: HttpRequest, public: str) -> ApiKey:
     asked = keyed(request)
     key = one(ApiKey.objects.filter(project=asked.project).select_related("created_by"), public=public)

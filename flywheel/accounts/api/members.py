@@ -29,7 +29,7 @@ class RolesIn(Body):
     """All of them; none removes the member."""
 
 
-@router.get("/members", auth=admin, response=MembersOut, summary="Members and their roles")
+@router.get("/members", auth=admin, response=MembersOut, summary="List members and their roles")
 def list_members(request: HttpRequest) -> dict[str, Any]:
     roles: dict[str, list[str]] = {}
     rows = keyed(request).project.memberships.order_by("user__username", "role")
@@ -38,9 +38,9 @@ def list_members(request: HttpRequest) -> dict[str, Any]:
     return {"items": [{"username": username, "roles": found} for username, found in roles.items()]}
 
 
-@router.put("/members/{username}", auth=admin, response=MemberOut, summary="Change the roles")
+@router.put("/members/{username}", auth=admin, response=MemberOut, summary="Set a member's roles")
 def set_member_roles(request: HttpRequest, username: str, body: RolesIn) -> dict[str, Any]:
-    """Gives a member exactly these roles. New people are added on the page, which shows their password once."""
+    """Give a member exactly these roles. Add new people on the Members page, which shows their password once."""
     asked = keyed(request)
     user = one(User.objects.filter(memberships__project=asked.project).distinct(), username=username)
     members.set_roles(project=asked.project, actor=asked.actor, user=user, roles=body.roles)

@@ -31,12 +31,14 @@ class PriceOut(Schema):
 
 
 class PriceIn(Body):
-    model: str = Field(description="its name, which also covers its dated snapshots, or the start of a name and a *")
+    model: str = Field(
+        description="model name, which also covers its dated snapshots, or the start of a name followed by *"
+    )
     price_in: float = Field(description="dollars per million tokens")
     price_out: float
-    price_cached: float | None = Field(None, description="of tokens from the provider's cache; as price_in when null")
-    valid_from: date | None = Field(None, description="the first day (UTC) of calls it applies to; all when null")
-    source: str = Field("", description="its source: a URL, or a note")
+    price_cached: float | None = Field(None, description="for tokens from the provider's cache; `price_in` if null")
+    valid_from: date | None = Field(None, description="first day (UTC) of the calls it applies to; all calls if null")
+    source: str = Field("", description="where the price comes from: a URL or a note")
 
 
 class ListedOut(Schema):
@@ -49,7 +51,9 @@ class ListedOut(Schema):
 
 
 class HourIn(Body):
-    usd_per_hour: float | None = Field(description="dollars an hour of the device that runs own weights; null: unknown")
+    usd_per_hour: float | None = Field(
+        description="dollars per hour for the device that runs your own weights; null if unknown"
+    )
     source: str = ""
 
 
@@ -61,20 +65,21 @@ def _prices(request: HttpRequest) -> QuerySet[ModelPrice]:
     return ModelPrice.objects.filter(project=keyed(request).project, removed_at=None).select_related("set_by")
 
 
-@router.get("/prices", auth=admin, response=page_of(PriceOut), summary="This project's model prices")
+@router.get("/prices", auth=admin, response=page_of(PriceOut), summary="List this project's model prices")
 def list_prices(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     return paginate(_prices(request), query)
 
 
-@router.get("/prices/listed", auth=admin, response=list[ListedOut], summary="List prices that ship, with their dates")
+@router.get("/prices/listed", auth=admin, response=list[ListedOut], summary="List built-in prices with their dates")
 def listed_prices(request: HttpRequest) -> Any:
-    """They hold where the project's own say nothing, and may be out of date."""
+    """They apply where the project has no price of its own, and may be out of date."""
     return list(model_prices.listed())
 
 
 @router.post("/prices", auth=admin, response=PriceOut, summary="Set a model's price")
 def set_price(request: HttpRequest, body: PriceIn) -> ModelPrice:
-    """In place of the one of this name and day, if there is one. It holds for what comes in from now on."""
+    """Store the price, replacing the one for the same model and day if there is one. It applies to data received
+    from now on."""
     asked = keyed(request)
     return model_prices.set_price(project=asked.project, actor=asked.actor, **body.dict())
 
@@ -85,7 +90,7 @@ def remove_price(request: HttpRequest, price: int) -> Status[None]:
     return Status(204, None)
 
 
-@router.get("/device-hour", auth=admin, response=HourOut, summary="The price of own weights")
+@router.get("/device-hour", auth=admin, response=HourOut, summary="Get the price of a device-hour")
 def device_hour(request: HttpRequest) -> dict[str, Any]:
     return {"usd_per_hour": model_prices.hour_of(keyed(request).project.pk)}
 

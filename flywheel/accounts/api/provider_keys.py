@@ -26,8 +26,8 @@ class ProviderKeyOut(Schema):
 
 
 class ProviderKeyIn(Body):
-    base_url: str = Field(description="the only server that gets the key, for example https://api.openai.com/v1")
-    key: str = Field(description="the key itself; it is encrypted and cannot be read again")
+    base_url: str = Field(description="the only server that receives the key, for example https://api.openai.com/v1")
+    key: str = Field(description="the key itself; it is stored encrypted and cannot be read again")
 
 
 class TriedOut(Schema):
@@ -39,26 +39,26 @@ def _keys(request: HttpRequest) -> QuerySet[ProviderKey]:
     return ProviderKey.objects.filter(project=keyed(request).project).select_related("created_by")
 
 
-@router.get("/provider-keys", auth=admin, response=page_of(ProviderKeyOut), summary="Keys for model servers")
+@router.get("/provider-keys", auth=admin, response=page_of(ProviderKeyOut), summary="List keys for model servers")
 def list_provider_keys(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     return paginate(_keys(request), query)
 
 
-@router.put("/provider-keys/{name}", auth=admin, response=ProviderKeyOut, summary="Enter a key for a model server")
+@router.put("/provider-keys/{name}", auth=admin, response=ProviderKeyOut, summary="Set a key for a model server")
 def enter_provider_key(request: HttpRequest, name: str, body: ProviderKeyIn) -> ProviderKey:
-    """In place of the one of this name, if there is one."""
+    """Store a key under this name, replacing the existing one if there is one."""
     asked = keyed(request)
     return provider_keys.enter(
         project=asked.project, actor=asked.actor, name=name, base_url=body.base_url, secret=body.key
     )
 
 
-@router.post("/provider-keys/{name}/try", auth=admin, response=TriedOut, summary="Test a key with its server")
+@router.post("/provider-keys/{name}/try", auth=admin, response=TriedOut, summary="Test a key against its server")
 def try_provider_key(request: HttpRequest, name: str) -> dict[str, Any]:
     return provider_connection.try_connection(one(_keys(request), name=name))._asdict()
 
 
-@router.delete("/provider-keys/{name}", auth=admin, response={204: None}, summary="Forget a key for a model server")
+@router.delete("/provider-keys/{name}", auth=admin, response={204: None}, summary="Delete a key for a model server")
 def remove_provider_key(request: HttpRequest, name: str) -> Status[None]:
     asked = keyed(request)
     provider_keys.remove(key=one(_keys(request), name=name), actor=asked.actor)

@@ -42,7 +42,7 @@ def granted(roles: Iterable[str]) -> frozenset[str]:
 
 
 class Scope(models.TextChoices):
-    """A right of an API key. `ingest` alone can neither read anything nor spend anything."""
+    """A permission of an API key. A key with `ingest` alone can neither read nor spend anything."""
 
     INGEST = "ingest", "send trajectories"
     GATEWAY = "gateway", "call models through the gateway, at the upstream's price"

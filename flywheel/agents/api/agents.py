@@ -33,7 +33,7 @@ class AgentIn(Body):
 
 @router.get("/agents", response=page_of(AgentOut), auth=Key(Scope.READ))
 def list_agents(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
-    """Newest first."""
+    """List agents, newest first."""
     rows = Agent.objects.filter(project=keyed(request).project).select_related("live")
     return paginate(rows, query)
 

@@ -51,30 +51,32 @@ class VersionOut(VersionRow):
 
 
 class VersionIn(Body):
-    """A whole version, or with `like` another one of the agent with what is given changed."""
+    """A complete version, or a copy of the agent's version `like` with the given fields changed."""
 
     like: int | None = None
     base_model: str | None = None
     endpoint: dict[str, Any] | None = None
     weights: str | None = Field(None, description="digest of an artifact used by a version of this project")
-    adapter: str | None = Field(None, description="likewise; an empty string removes the copied adapter")
+    adapter: str | None = Field(
+        None, description="digest of an artifact, as for `weights`; an empty string removes the copied adapter"
+    )
     system_prompt: str | None = None
     tools: list[dict[str, Any]] | None = None
     sampling: dict[str, Any] | None = None
-    form: str | None = Field(None, description=f"one of {', '.join(LABELS)}; proposed if omitted")
+    form: str | None = Field(None, description=f"one of {', '.join(LABELS)}; chosen automatically if omitted")
     note: str = ""
 
 
 @router.get("/agents/{name}/versions", response=page_of(VersionRow, "VersionPage"), auth=Key(Scope.READ))
 def list_versions(request: HttpRequest, name: str, query: Query[ListQuery]) -> dict[str, Any]:
-    """Newest first, without prompts and tools."""
+    """List an agent's versions, newest first, without prompts and tools."""
     rows = find_agent(keyed(request).project, name).versions.select_related("agent", "parent", "created_by")
     return paginate(rows.defer("system_prompt", "tools"), query, keys=("number",))
 
 
 @router.post("/agents/{name}/versions", response={200: VersionOut, 201: VersionOut}, auth=Key(Scope.BUILD))
 def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[Version]:
-    """201 for a new version, 200 for the existing one with exactly this content."""
+    """Create a version: 201 if it is new, 200 with the existing one if it has exactly this content."""
     asked = keyed(request)
     agent = find_agent(asked.project, name)
     with at_field("like"):
@@ -95,7 +97,7 @@ def get_version(request: HttpRequest, name: str, number: int) -> Version:
 
 
 class ChangeOut(Schema):
-    part: str = Field(alias="label", description="System prompt, Sampling, Tool mail.send: description, …")
+    part: str = Field(alias="label", description="for example System prompt, Sampling, or Tool mail.send: description")
     change: str = Field(alias="word", description="added, removed or changed")
     before: Any
     after: Any
@@ -103,7 +105,7 @@ class ChangeOut(Schema):
 
 @router.get("/agents/{name}/versions/{int:number}/changes", response=list[ChangeOut], auth=Key(Scope.READ))
 def list_version_changes(request: HttpRequest, name: str, number: int, against: int | None = None) -> list[Change]:
-    """List what a version changes of another one of its agent, or of the one that it was made from."""
+    """List the changes from another version of the agent; by default, from the version that it was made from."""
     rows = find_agent(keyed(request).project, name).versions.select_related("agent", "weights", "adapter")
     after = one(rows.select_related("parent__weights", "parent__adapter"), number=number)
     with at_field("against"):

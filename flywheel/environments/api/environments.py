@@ -92,7 +92,7 @@ class EnvironmentIn(Body):
 
 
 class EnvironmentVersionIn(Body):
-    """A new version; what is left out stays as it is in the newest one."""
+    """A new version; omitted fields keep their value from the newest version."""
 
     config: dict[str, Any] | None = None
     """All settings; of a kind that makes its own tasks."""
@@ -114,7 +114,7 @@ def list_environments(request: HttpRequest, query: Query[ListQuery]) -> dict[str
 
 @router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD))
 def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[Environment]:
-    """A new environment with its first version. The shares and the reserved slices never change."""
+    """Create an environment with its first version. The split shares and reserved slices never change."""
     project = keyed(request).project
     _refuse_attaching(request, wanted.kind)
     config, agent = wanted.config, None
@@ -174,7 +174,8 @@ def get_environment(request: HttpRequest, name: str) -> Environment:
 def make_environment_version(
     request: HttpRequest, name: str, wanted: EnvironmentVersionIn
 ) -> Status[EnvironmentVersion]:
-    """The next version; the newest when nothing changes. Every task is proved again under it."""
+    """Create the next version, or return the newest one if nothing changes. Every task is proved again under a new
+    version."""
     row = find_environment(request, name)
     _refuse_attaching(request, row.kind)
     newest = row.versions.order_by("-number").first()

@@ -32,10 +32,10 @@ class TaskSetExportIn(Body):
 @router.post(
     "/task-sets/{name}/{int:version}/export",
     auth=Key(Scope.BUILD),
-    openapi_extra={"responses": {200: {"description": "a zip archive", "content": {"application/zip": {}}}}},
+    openapi_extra={"responses": {200: {"description": "A zip archive", "content": {"application/zip": {}}}}},
 )
 def export_environment(request: HttpRequest, name: str, version: int, wanted: TaskSetExportIn) -> HttpResponseBase:
-    """The environment of a task set with its tasks and its verifier, as a zip archive."""
+    """Export the environment of a task set, with its tasks and verifier, as a zip archive."""
     asked = keyed(request)
     rows = TaskSet.objects.select_related("environment_version__environment", "project")
     task_set = one(rows.filter(project=asked.project), name=name, version=version)
@@ -108,8 +108,8 @@ class EvalTakenOut(Schema):
 
 @router.post("/imported-evals", response={200: EvalTakenOut, 201: EvalTakenOut}, auth=Key(Scope.BUILD))
 def import_openai_eval(request: HttpRequest, wanted: ImportedEvalIn) -> Status[EvalTaken]:
-    """An environment of an eval of OpenAI's hosted service: its graders a rubric, its items tasks. A grader that cannot
-    be taken is refused by name, unless it is to go on without it."""
+    """Create an environment from an eval of OpenAI's hosted service: its graders become a rubric, its items become
+    tasks. If a grader can't be imported, the request is refused and names it, unless you set `partial`."""
     key = keyed(request)
     rows = None if wanted.rows is None else [json.dumps(row).encode() for row in wanted.rows]
     asked = EvalImport(
@@ -126,11 +126,12 @@ def import_openai_eval(request: HttpRequest, wanted: ImportedEvalIn) -> Status[E
 
 @router.post("/environments/{name}/tasks/import", response=TakenOut, auth=Key(Scope.BUILD))
 def import_tasks(request: HttpRequest, name: str, preview: bool = False, match: str = "words") -> task_files.Taken:
-    """Tasks of NeMo Gym's JSONL, of rows of a verifiers dataset, of questions with their answers, or exported here: the
-    body is a file of them, as JSON Lines, JSON, CSV or Parquet. A preview says what they would become and makes none.
+    """Import tasks from the file in the request body, as JSON Lines, JSON, CSV or Parquet: NeMo Gym's JSONL, rows of a
+    verifiers dataset, questions with their answers, or tasks exported from Flywheel. With `preview`, show what they
+    would become without creating any.
 
-    `match` says when an answer in words is right, in an environment of kind `episode`: `words`, when it says the same
-    facts; `exact`; `number`, when its last number is the wanted one."""
+    In an environment of kind `episode`, `match` sets when an answer in words is right: `words` if it states the same
+    facts; `exact`; `number` if its last number is the expected one."""
     environment = find_environment(request, name)
     with kept_aside(request, most=task_files.MAX_BYTES, command="import_tasks") as lines:
         if preview:

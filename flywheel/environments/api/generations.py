@@ -48,7 +48,7 @@ class GenerationOut(Schema):
 
 @router.post("/environments/{name}/tasks/generate", response={202: GenerationOut}, auth=Key(Scope.BUILD))
 def generate_tasks(request: HttpRequest, name: str, wanted: GenerateIn) -> Status[Generation]:
-    """Make tasks out of a seed in the background, for a kind that needs no recorded failure."""
+    """Generate tasks from a seed in the background, for a kind of environment that needs no recorded failures."""
     job = seeded_tasks.submit(
         environment=find_environment(request, name),
         actor=keyed(request).actor,
@@ -68,5 +68,5 @@ def get_generation(request: HttpRequest, pk: int) -> Generation:
 
 @router.post("/generations/{pk}/cancel", response=GenerationOut, auth=Key(Scope.BUILD))
 def cancel_generation(request: HttpRequest, pk: int) -> Generation:
-    """Ask for an end; tasks that are made stay."""
+    """Cancel the generation; tasks created so far are kept."""
     return get_generation(request, pk).cancel(keyed(request).actor)

@@ -32,7 +32,7 @@ class ToolCallIn(Body):
 
 
 class PlayMoveIn(Body):
-    """One message of the policy."""
+    """One message from the policy."""
 
     at: int = Field(ge=0)
     """How many moves were made when you looked: so that a request which is sent twice makes one."""
@@ -115,7 +115,7 @@ class TableOut(Schema):
 
 @router.post("/environments/{name}/tasks/{number}/plays", response={201: PlayOut}, auth=Key(Scope.BUILD))
 def play(request: HttpRequest, name: str, number: int, wanted: PlayIn) -> Status[Play]:
-    """Open an episode of a task."""
+    """Start an episode of a task."""
     rows = Task.objects.filter(project=keyed(request).project, environment__name=name)
     task = one(rows.select_related("environment"), number=number)
     return Status(201, episode_moves.start(task=task, actor=keyed(request).actor, seed=wanted.seed))
@@ -123,21 +123,21 @@ def play(request: HttpRequest, name: str, number: int, wanted: PlayIn) -> Status
 
 @router.get("/plays/{play}", response=PlayOut, auth=Key(Scope.READ))
 def get_play(request: HttpRequest, play: int) -> Play:
-    """The episode as it stands."""
+    """Return the episode in its current state."""
     rows = Play.objects.select_related("task__environment", "environment_version__environment")
     return one(rows.filter(project=keyed(request).project), pk=play)
 
 
 @router.get("/plays/{play}/state", response=list[TableOut], auth=Key(Scope.READ))
 def get_play_state(request: HttpRequest, play: int) -> list[dict[str, Any]]:
-    """The world as it stands, table by table, with what the last move changed; empty where there is only the
-    conversation."""
+    """Return the current state of the world, table by table, with the changes from the last move; empty if the
+    episode is only a conversation."""
     return [as_json(table) for table in state(get_play(request, play))]
 
 
 @router.post("/plays/{play}/moves", response=PlayOut, auth=Key(Scope.BUILD))
 def make_move(request: HttpRequest, play: int, wanted: PlayMoveIn) -> Play:
-    """Make a move; the answer holds what the environment says to it, and the verdict when that ends the episode."""
+    """Make a move. The response contains the environment's answer, and the verdict if the move ends the episode."""
     row = get_play(request, play)
     calls = tuple(
         ToolCall(call.id or f"call-{wanted.at}-{number}", call.name, call.arguments)
@@ -149,7 +149,7 @@ def make_move(request: HttpRequest, play: int, wanted: PlayMoveIn) -> Play:
 
 @router.post("/plays/{play}/ask", response={202: PlayOut}, auth=Key(Scope.BUILD))
 def ask_for_move(request: HttpRequest, play: int, wanted: AskIn) -> Status[Play]:
-    """Let a version make the next move, or all that are left, in the background."""
+    """Have a version make the next move, or all remaining moves, in the background."""
     row = get_play(request, play)
     with at_field("version"):
         version = find_version(keyed(request).project, wanted.version)
@@ -167,21 +167,21 @@ def ask_for_move(request: HttpRequest, play: int, wanted: AskIn) -> Status[Play]
 
 @router.post("/plays/{play}/take-back", response=PlayOut, auth=Key(Scope.BUILD))
 def take_move_back(request: HttpRequest, play: int, wanted: AtIn) -> Play:
-    """Undo the last move, with what was answered to it."""
+    """Undo the last move and the answer to it."""
     episode_moves.take_back(play=get_play(request, play), at=wanted.at)
     return get_play(request, play)
 
 
 @router.post("/plays/{play}/judge", response={202: PlayOut}, auth=Key(Scope.BUILD))
 def judge_play(request: HttpRequest, play: int, wanted: AtIn) -> Status[Play]:
-    """Have an episode that is over judged in the background, where its verdict was stopped or failed."""
+    """Judge a finished episode in the background, if its verdict was stopped or failed."""
     episode_moves.have_judged(play=get_play(request, play), actor=keyed(request).actor, at=wanted.at)
     return Status(202, get_play(request, play))
 
 
 @router.post("/plays/{play}/stop", response=PlayOut, auth=Key(Scope.BUILD))
 def stop_play(request: HttpRequest, play: int) -> Play:
-    """Do not wait for the version any longer; what it has played is kept."""
+    """Stop waiting for the version; the moves it has made are kept."""
     if (turn := episode_moves.waiting(get_play(request, play))) is not None:
         turn.cancel(keyed(request).actor)
     return get_play(request, play)

@@ -40,5 +40,5 @@ class MachinesOut(Schema):
 
 @router.get("/sandbox", response=MachinesOut, auth=Key(Scope.BUILD))
 def list_sandboxes(request: HttpRequest) -> dict[str, Any]:
-    """Every machine with a worker: which layers of the sandbox it has, tried for real."""
+    """List every machine that runs a worker, with the sandbox layers that an actual test found on it."""
     return {"items": SandboxReport.objects.all()}

@@ -114,7 +114,7 @@ class TaskSetPowerOut(Schema):
 
 @router.post("/environments/{name}/task-sets", response={201: TaskSetOut}, auth=Key(Scope.BUILD))
 def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Status[TaskSet]:
-    """Freeze proved tasks as the next version of a set; the newest version when it has the same content."""
+    """Freeze proved tasks as the next version of a set. Returns the newest version if it has the same content."""
     row = find_environment(request, name)
     tasks = None
     if wanted.tasks is not None:
@@ -141,13 +141,14 @@ def get_task_set(request: HttpRequest, name: str, version: int) -> TaskSet:
 
 @router.get("/task-sets/{name}/{int:version}/openings", response=page_of(OpeningOut), auth=Key(Scope.READ))
 def list_task_set_openings(request: HttpRequest, name: str, version: int, query: Query[ListQuery]) -> dict[str, Any]:
-    """Who or what opened the held-out part, how often, and when."""
+    """List who or what opened the held-out part, how often and when."""
     return paginate(get_task_set(request, name, version).openings.select_related("actor"), query)
 
 
 @router.get("/task-sets/{name}/{int:version}/power", response=TaskSetPowerOut, auth=Key(Scope.READ))
 def get_task_set_power(request: HttpRequest, name: str, version: int) -> SetPower:
-    """Plan what the set can show by the project's gate policy, before running anything; say what is assumed."""
+    """Estimate, before you run anything, what the set can show under the project's gate policy, and state the
+    assumptions."""
     found = set_power(get_task_set(request, name, version))
     if found is None:
         raise Refused("this set has no held-out tasks, so nothing can be shown by it")

@@ -101,7 +101,8 @@ class TasklessQuery(ListQuery):
 
 @router.get("/failures/without-task", response=page_of(TasklessOut), auth=Key(Scope.READ))
 def list_failures_without_task(request: HttpRequest, query: Query[TasklessQuery]) -> dict[str, Any]:
-    """Confirmed failures that no environment has a task of, newest first, each with the reason why it can be none."""
+    """List confirmed failures that have no task in any environment, newest first, each with the reason if it can't
+    become one."""
     project = keyed(request).project
     if query.bucket:
         check_choice(query.bucket, every(project), field="bucket", error=Unreadable)
@@ -112,8 +113,8 @@ def list_failures_without_task(request: HttpRequest, query: Query[TasklessQuery]
 
 @router.get("/environments/{name}/tasks", response=page_of(TaskOut), auth=Key(Scope.READ))
 def list_tasks(request: HttpRequest, name: str, query: Query[TaskQuery]) -> dict[str, Any]:
-    """Newest first; sealed ones only where `split` asks for them. Who reads what is not trained on stands in the ledger
-    of its sets."""
+    """List the environment's tasks, newest first; sealed ones only if you request them with `split`. Reading
+    held-out or sealed tasks is recorded in the ledger of their task sets."""
     rows = find_environment(request, name).tasks.select_related("environment", "source")
     rows = rows.filter(retired_at__isnull=not query.retired)
     if not query.split:
@@ -135,7 +136,7 @@ def list_tasks(request: HttpRequest, name: str, query: Query[TaskQuery]) -> dict
 
 @router.post("/environments/{name}/tasks", response={200: TaskOut, 201: TaskOut}, auth=Key(Scope.BUILD))
 def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
-    """A task of a labelled trajectory, with its proof: 201 for a new one, 200 for one that is there already."""
+    """Create a task, with its proof, from a labelled trajectory: 201 if it is new, 200 if it already exists."""
     failures = Failure.objects.filter(project=keyed(request).project, current=True).select_related("trajectory")
     failure = failures.filter(trajectory__trace_id=wanted.trace_id).first()
     if failure is None:
@@ -147,7 +148,7 @@ def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
 
 @router.post("/environments/{name}/tasks/bulk", response=BulkTasksOut, auth=Key(Scope.BUILD))
 def make_all_tasks(request: HttpRequest, name: str) -> bulk_tasks.Made:
-    """A task of every labelled failure that has none, at most 200 at a time."""
+    """Create a task from each labelled failure that has none, at most 200 at a time."""
     return bulk_tasks.tasks_from_all(environment=find_environment(request, name), actor=keyed(request).actor)
 
 
@@ -160,7 +161,7 @@ def get_task(request: HttpRequest, name: str, number: int) -> Task:
 
 @router.post("/environments/{name}/tasks/{int:number}/retire", response=TaskOut, auth=Key(Scope.BUILD))
 def retire_task(request: HttpRequest, name: str, number: int, wanted: TaskRetireIn) -> Task:
-    """Keep a task out of every future task set; frozen sets keep it."""
+    """Exclude a task from all future task sets; frozen sets keep it."""
     return retire(task=find_task(request, name, number), actor=keyed(request).actor, reason=wanted.reason)
 
 

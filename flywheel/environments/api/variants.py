@@ -23,24 +23,27 @@ class EntityOut(Schema):
 
 
 class VariantsIn(Body):
-    swap: list[str] = Field(default_factory=list, description="texts of entities; `list_entities` says which")
-    values: dict[str, list[str]] = Field(default_factory=dict, description="by entity; the others are drawn")
-    wordings: list[str] = Field(default_factory=list, description="templates that name every entity in braces")
+    swap: list[str] = Field(default_factory=list, description="texts of the entities to swap, from `list_entities`")
+    values: dict[str, list[str]] = Field(
+        default_factory=dict, description="values to use, by entity; those for other entities are drawn"
+    )
+    wordings: list[str] = Field(default_factory=list, description="templates that contain every entity in braces")
     count: int = 10
     seed: int = 1
-    key: uuid.UUID | None = Field(None, description="the same key twice makes one generation")
+    key: uuid.UUID | None = Field(None, description="repeating a key does not create a second generation")
 
 
 @router.get("/environments/{name}/tasks/{int:number}/entities", response=list[EntityOut], auth=Key(Scope.READ))
 def list_entities(request: HttpRequest, name: str, number: int) -> list[Entity]:
     """List the entities that variants of the task can swap: those in both its request and its target. At most 60 are
-    found, in the first 8,000 characters of the request."""
+    returned, from the first 8,000 characters of the request."""
     return synthetic_variants.offered(find_task(request, name, number))
 
 
 @router.post("/environments/{name}/tasks/{int:number}/variants", response={202: GenerationOut}, auth=Key(Scope.BUILD))
 def make_variants(request: HttpRequest, name: str, number: int, wanted: VariantsIn) -> Status[Generation]:
-    """Let a worker make synthetic variants of the task, each proved, in its cluster and split."""
+    """Have a worker create synthetic variants of the task. Each is proved, and belongs to the task's cluster and
+    split."""
     spec = Spec(
         tuple(wanted.swap), {text: tuple(values) for text, values in wanted.values.items()}, tuple(wanted.wordings)
     )

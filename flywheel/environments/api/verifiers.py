@@ -106,7 +106,7 @@ class ProvingOut(JobOut):
 
 @router.get("/verifier-parts", response=PartTypesOut, auth=Key(Scope.READ))
 def list_verifier_parts(request: HttpRequest) -> dict[str, Any]:
-    """The types of part that a rubric is composed of, with their settings."""
+    """List the types of part that a rubric can contain, with their settings."""
     items = [
         {
             "type": name,
@@ -124,7 +124,7 @@ def list_verifier_parts(request: HttpRequest) -> dict[str, Any]:
 
 @router.post("/environments/{name}/trials", response={202: VerifierTrialOut}, auth=Key(Scope.BUILD))
 def try_verifier(request: HttpRequest, name: str, wanted: VerifierTrialIn) -> Status[Trial]:
-    """Let a worker say what a verifier makes of tasks' proofs and rollouts; nothing of it is saved as a score."""
+    """Have a worker try a verifier on the proofs and rollouts of tasks; nothing is saved as a score."""
     job = trials.submit(
         environment=find_environment(request, name),
         verifier=wanted.verifier,
@@ -139,19 +139,20 @@ def try_verifier(request: HttpRequest, name: str, wanted: VerifierTrialIn) -> St
 
 @router.get("/trials/{pk}", response=VerifierTrialOut, auth=Key(Scope.BUILD))
 def get_trial(request: HttpRequest, pk: int) -> Trial:
-    """Return a trial: its progress, and its report on each task that is done. Gone an hour after the next trial."""
+    """Return a trial with its progress and its report on each finished task. It is deleted an hour after the next
+    trial."""
     return one(Trial.objects.filter(project=keyed(request).project), pk=pk)
 
 
 @router.post("/trials/{pk}/cancel", response=VerifierTrialOut, auth=Key(Scope.BUILD))
 def cancel_trial(request: HttpRequest, pk: int) -> Trial:
-    """Ask for an end; what it said by then stays."""
+    """Cancel the trial; results so far are kept."""
     return get_trial(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/environments/{name}/proofs", response={202: ProvingOut}, auth=Key(Scope.BUILD))
 def prove_tasks(request: HttpRequest, name: str) -> Status[Proving]:
-    """Ask for the proofs that wait, because the newest verifier needs a worker."""
+    """Queue the proofs that need a worker under the newest verifier and are still waiting."""
     row = find_environment(request, name)
     latest(row)
     proof_jobs.forget_spoiled(row)
@@ -160,13 +161,13 @@ def prove_tasks(request: HttpRequest, name: str) -> Status[Proving]:
 
 @router.get("/environments/{name}/proofs", response=ProvingOut, auth=Key(Scope.READ))
 def get_proofs(request: HttpRequest, name: str) -> Proving:
-    """The newest job that proves tasks of the environment."""
+    """Return the newest job that proves tasks of the environment."""
     return _proving(_newest(request, name))
 
 
 @router.post("/environments/{name}/proofs/cancel", response=ProvingOut, auth=Key(Scope.BUILD))
 def cancel_proofs(request: HttpRequest, name: str) -> Proving:
-    """Ask the newest job that proves tasks for an end; what is proved stays proved."""
+    """Cancel the newest job that proves tasks; tasks proved so far stay proved."""
     return _proving(_newest(request, name).cancel(keyed(request).actor))
 
 

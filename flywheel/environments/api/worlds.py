@@ -71,7 +71,7 @@ class RightIn(Body):
 
 @router.post("/world-trials", response={202: WorldTrialOut}, auth=Key(Scope.BUILD))
 def try_world(request: HttpRequest, wanted: WorldTrialIn) -> Status[WorldTrial]:
-    """Begin a world that nobody has saved and make a call, twice, in the background."""
+    """Try an unsaved world in the background: start it and make a call, twice."""
     job = world_trials.submit(
         project=keyed(request).project,
         config=wanted.config,
@@ -91,7 +91,7 @@ def get_world_trial(request: HttpRequest, trial: int) -> WorldTrial:
 
 @router.post("/environments/{name}/tasks/own", response={201: TaskOut}, auth=Key(Scope.BUILD))
 def write_task(request: HttpRequest, name: str, wanted: OwnTaskIn) -> Status[Task]:
-    """A task of a world, which a worker proves."""
+    """Create a task in a world; a worker proves it."""
     made = own_tasks.write(
         environment=find_environment(request, name),
         actor=keyed(request).actor,
@@ -106,7 +106,7 @@ def write_task(request: HttpRequest, name: str, wanted: OwnTaskIn) -> Status[Tas
 
 @router.post("/plays/{play}/right", response=TaskOut, auth=Key(Scope.BUILD))
 def say_right(request: HttpRequest, play: int, wanted: RightIn) -> Task:
-    """Make what was played what is wanted of its task, a draft."""
+    """Set the target of a draft task from the episode that was played."""
     row = get_play(request, play)
     paths = [each.path for each in played_targets.changed(row)] if wanted.paths is None else wanted.paths
     target = played_targets.target_of(

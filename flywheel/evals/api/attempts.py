@@ -16,14 +16,14 @@ router = Router(tags=["evals"])
 
 class ClaimIn(Body):
     agent: str
-    code: str = Field(..., description="the commit or image digest that the program runs, as its version names it")
+    code: str = Field(..., description="commit or image digest that the program runs, as given in its version")
     limit: int = Field(1, ge=1, le=64)
     lease_s: float = Field(
         attempt_lifecycle.LEASE_S,
         ge=attempt_lifecycle.LEAST_LEASE_S,
         le=86_400,
-        description="without a sign of life for so long (a model call, a tool, `POST /attempts/{id}/lease`) an attempt "
-        "is given to another program",
+        description="seconds without a sign of life (a model call, a tool call, `POST /attempts/{id}/lease`) after "
+        "which an attempt is given to another program",
     )
 
 
@@ -58,8 +58,8 @@ class ClaimsOut(Schema):
 
 @router.post("/attempts/claim", response=ClaimsOut, auth=Key(Scope.BUILD))
 def claim_attempts(request: HttpRequest, body: ClaimIn) -> dict[str, Any]:
-    """Take attempts of evals that run, of versions whose endpoint says `"way": "pull"` and this code; none where
-    nothing waits."""
+    """Claim attempts of running evals, for versions whose endpoint has `"way": "pull"` and this code. The list is
+    empty if none is waiting."""
     agent = find_agent(keyed(request).project, body.agent)
     claims = attempt_lifecycle.claim_some(agent, body.code, body.limit, body.lease_s)
     base = request.build_absolute_uri("/").rstrip("/")

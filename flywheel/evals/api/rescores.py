@@ -100,7 +100,8 @@ class RescoredQuery(ListQuery):
 
 @router.post("/evals/{pk}/rescores", response={202: RescoreOut}, auth=Key(Scope.BUILD))
 def rescore_eval(request: HttpRequest, pk: int, wanted: RescoreIn) -> Status[Rescore]:
-    """Judge the run's rollouts again, under another version's verifier. Nobody is asked; old scores stay."""
+    """Score the run's rollouts again with the verifier of another environment version. The evaluated version does
+    not run again, and existing scores are kept."""
     rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
     run = one(rows.filter(project=keyed(request).project), pk=pk)
     environment = run.task_set.environment_version.environment
@@ -112,7 +113,7 @@ def rescore_eval(request: HttpRequest, pk: int, wanted: RescoreIn) -> Status[Res
 
 @router.get("/environments/{name}/agreement", response=AgreementsOut, auth=Key(Scope.READ))
 def get_verifier_agreement(request: HttpRequest, name: str) -> dict[str, Any]:
-    """Measure how far the environment's newest verifier, and each judge in it, agrees with people."""
+    """Return how far the environment's newest verifier, and each judge in it, agrees with people."""
     version = latest(one(Environment.objects.filter(project=keyed(request).project), name=name))
     found = agreements(version)
     note_looks(found, keyed(request).actor)
@@ -121,26 +122,26 @@ def get_verifier_agreement(request: HttpRequest, name: str) -> dict[str, Any]:
 
 @router.get("/rescores/{pk}", response=RescoreOut, auth=Key(Scope.READ))
 def get_rescore(request: HttpRequest, pk: int) -> Rescore:
-    """Get a rescore's progress, and the changes so far."""
+    """Return a rescore with its progress and the changes so far."""
     rows = Rescore.objects.select_related("project", "environment_version__environment", "run__task_set")
     return one(rows.filter(project=keyed(request).project), pk=pk)
 
 
 @router.post("/rescores/{pk}/cancel", response=RescoreOut, auth=Key(Scope.BUILD))
 def cancel_rescore(request: HttpRequest, pk: int) -> Rescore:
-    """Stop it; what was judged is kept."""
+    """Cancel the rescore; scores so far are kept."""
     return get_rescore(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/rescores/{pk}/resume", response=RescoreOut, auth=Key(Scope.BUILD))
 def resume_rescore(request: HttpRequest, pk: int) -> Rescore:
-    """Go on with the attempts that have no new score yet."""
+    """Resume the rescore with the attempts that have no new score yet."""
     return get_rescore(request, pk).resume(keyed(request).actor)
 
 
 @router.get("/rescores/{pk}/scores", response=page_of(RescoredOut), auth=Key(Scope.READ))
 def list_rescored(request: HttpRequest, pk: int, query: Query[RescoredQuery]) -> dict[str, Any]:
-    """Every attempt with its score before and now, newest first."""
+    """List all attempts with their scores before and after, newest first."""
     job = get_rescore(request, pk)
     note_look(job.run, keyed(request).actor)
     rows = job.scores.select_related("result__task", "result__trajectory")

@@ -133,13 +133,14 @@ class SolvedOut(Schema):
 
 @router.get("/reward-audits", response=page_of(AuditOut), auth=Key(Scope.READ))
 def list_reward_audits(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
-    """Newest first."""
+    """List reward audits, newest first."""
     return paginate(verbs.rows(keyed(request).project), query)
 
 
 @router.post("/reward-audits", response={200: AuditOut, 201: AuditOut}, auth=Key(Scope.BUILD))
 def begin_reward_audit(request: HttpRequest, body: AuditIn) -> Status[RewardAudit]:
-    """Draw outputs of an eval for people to judge: 201, or 200 where an audit of it is not finished yet."""
+    """Draw outputs of an eval for people to judge: 201 for a new audit, 200 with the existing one if it is not
+    finished yet."""
     runs = EvalRun.objects.select_related("project", "version__agent", "task_set__environment_version")
     with at_field("eval"):
         run = one(runs.filter(project=keyed(request).project), pk=body.eval)
@@ -154,20 +155,20 @@ def get_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
 
 @router.get("/reward-audits/{audit_id}/items", response=ItemPage, auth=Key(Scope.READ))
 def list_audited_outputs(request: HttpRequest, audit_id: int, asked: Query[AuditItemQuery]) -> dict[str, Any]:
-    """The outputs in the order in which people see them; the verdicts once the audit is finished."""
+    """List the outputs in the order in which people see them, with the verdicts once the audit is finished."""
     rows = _items(get_reward_audit(request, audit_id)).filter(place__gt=asked.after)
     return cut_page(rows, asked.limit, "place")
 
 
 @router.get("/reward-audits/{audit_id}/tasks", response=list[SolvedOut], auth=Key(Scope.READ))
 def list_audited_tasks(request: HttpRequest, audit_id: int) -> list[Solved]:
-    """List how often the version solved each task of the eval, the least solved first."""
+    """List how often the version solved each task of the eval, least solved first."""
     return solve_rates(get_reward_audit(request, audit_id).run)
 
 
 @router.post("/reward-audits/{audit_id}/items/{place}", response=AuditItemOut, auth=Key(Scope.REVIEW))
 def judge_audited_output(request: HttpRequest, audit_id: int, place: int, body: AnswerIn) -> RewardAuditItem:
-    """Say of one output whether it did what was asked; one's own answer may be changed until the audit is finished."""
+    """Record whether one output did what was requested. You can change your own answer until the audit is finished."""
     audit = get_reward_audit(request, audit_id)
     item = _items(audit).filter(place=place).first()
     if item is None:
@@ -179,7 +180,7 @@ def judge_audited_output(request: HttpRequest, audit_id: int, place: int, body: 
 
 @router.post("/reward-audits/{audit_id}/undo", response=AuditItemOut, auth=Key(Scope.REVIEW))
 def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem:
-    """Take back what the key's maker said last."""
+    """Take back the latest answer of the key's creator."""
     audit = get_reward_audit(request, audit_id)
     item = verbs.undo(audit=audit, actor=keyed(request).actor)
     if item is None:
@@ -189,20 +190,21 @@ def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem
 
 @router.post("/reward-audits/{audit_id}/finish", response=AuditOut, auth=Key(Scope.REVIEW))
 def finish_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
-    """Open the verdicts and decide whether it is green; nothing changes any more."""
+    """Finish the audit: reveal the verdicts and decide whether it is green. It can't be changed afterwards."""
     verbs.finish(audit=get_reward_audit(request, audit_id), actor=keyed(request).actor)
     return get_reward_audit(request, audit_id)
 
 
 @router.get("/rewards/{version}/{task_set}", response=RewardOut, auth=Key(Scope.READ))
 def get_reward_standing(request: HttpRequest, version: str, task_set: str) -> Standing:
-    """Whether a run of `agent@number` on `set@version` may learn from the verifier's verdicts, and why not."""
+    """Return whether a run of `agent@number` on `set@version` may learn from the verifier's verdicts, and if not,
+    why."""
     return standing(_judged(request, version, task_set))
 
 
 @router.post("/rewards/{version}/{task_set}/override", response=RewardOut, auth=Key(Scope.APPROVE))
 def override_reward_audit(request: HttpRequest, version: str, task_set: str, body: OverrideIn) -> Standing:
-    """Leave to train although no audit is green, with a reason that stands with every run that makes use of it."""
+    """Allow training although no audit is green. The reason is recorded with every run that uses this override."""
     judged = _judged(request, version, task_set)
     verbs.override(judged=judged, actor=keyed(request).actor, reason=body.reason)
     return standing(judged)

@@ -46,22 +46,24 @@ class EvalIn(Body):
     split: str = Split.HELD_OUT.value
     samples: int | None = Field(
         None,
-        description=f"attempts at each task; {SAMPLES}, or {BASELINE_SAMPLES} of a live version on "
-        "held-out tasks: the baseline is asked once and compared with every candidate",
+        description=f"attempts per task; by default {SAMPLES}, or {BASELINE_SAMPLES} for a live version on held-out "
+        "tasks unless its temperature is 0, since this baseline runs once and is compared with every candidate",
     )
     seed: int = 1
-    sampling: dict[str, Any] = Field(default_factory=dict, description="over the version's own")
+    sampling: dict[str, Any] = Field(default_factory=dict, description="overrides the version's own settings")
     engine: str = Field("", description="`vllm` for this installation's vLLM server; empty for the version's endpoint")
     budget: dict[str, float] = Field(
         default_factory=dict,
-        description="`tokens`, `usd`, `minutes`: what is spent stops the run, which keeps its results",
+        description="limits: `tokens`, `usd`, `minutes`. A run that reaches one stops and keeps its results",
     )
-    key: uuid.UUID | None = Field(None, description="the same key twice makes one run; leave it out for a new one")
+    key: uuid.UUID | None = Field(
+        None, description="repeating a key does not create a second run; omit it for a new run"
+    )
 
 
 class ResumeIn(Body):
     budget: dict[str, float] | None = Field(
-        None, description="from now on, instead of the run's own; what was spent of tokens and dollars stays spent"
+        None, description="replaces the run's budget from now on; tokens and dollars already spent still count"
     )
 
 
@@ -147,7 +149,7 @@ class ResultOut(Schema):
 
 
 class SelfTestOut(Schema):
-    """A self-test of the vLLM server that passed, and asked both versions."""
+    """A self-test of the vLLM server that passed and ran both versions."""
 
     eval: int
     """Before whose attempts it was made."""
@@ -170,7 +172,7 @@ class ComparisonOut(Schema):
 
 @router.get("/evals", response=page_of(EvalRow, "EvalPage"), auth=Key(Scope.READ))
 def list_evals(request: HttpRequest, query: Query[EvalQuery]) -> dict[str, Any]:
-    """Newest first."""
+    """List evals, newest first."""
     wanted = {
         "version__agent__name": query.agent,
         "task_set__name": query.task_set,
@@ -182,7 +184,7 @@ def list_evals(request: HttpRequest, query: Query[EvalQuery]) -> dict[str, Any]:
 
 @router.post("/evals", response={200: EvalOut, 201: EvalOut}, auth=Key(Scope.BUILD))
 def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
-    """Queue a run: 201 when it is new, 200 when its key made one before."""
+    """Queue a run: 201 if it is new, 200 with the existing run if `key` was used before."""
     version = version_of(request, body.version)
     samples = submission.usual_samples(version, body.split) if body.samples is None else body.samples
     run, made = submission.submit(
@@ -210,9 +212,9 @@ def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 
 @router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD))
 def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None) -> EvalRun:
-    """Go on with the attempts that have no result; under another budget where one is given. Those for which
-    the server was away (`cause` is `away`) are asked again, also of a run that succeeded, on which nothing rests (a
-    candidate, a training run, a rescore, a reward audit) and which has no budget of tokens or dollars."""
+    """Resume the attempts that have no result, under a new budget if you give one. Attempts for which the server was
+    away (`cause` is `away`) run again. In a run that has succeeded, they do so only if it has no budget of tokens or
+    dollars and nothing depends on it (a candidate, a training run, a rescore or a reward audit)."""
     budget = body.budget if body else None
     submission.resume(run=get_eval(request, eval_id), actor=keyed(request).actor, budget=budget)
     return get_eval(request, eval_id)
@@ -220,7 +222,7 @@ def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None
 
 @router.get("/evals/{eval_id}/results", response=page_of(ResultOut), auth=Key(Scope.READ))
 def list_eval_results(request: HttpRequest, eval_id: int, query: Query[ResultQuery]) -> dict[str, Any]:
-    """Every attempt, the latest first."""
+    """List all attempts, latest first."""
     run = get_eval(request, eval_id)
     rollout_looks.note_look(run, keyed(request).actor, Opening.Kind.EXPORT)
     return paginate(run.results.select_related("task", "trajectory"), query)
@@ -228,8 +230,9 @@ def list_eval_results(request: HttpRequest, eval_id: int, query: Query[ResultQue
 
 @router.get("/evals/{candidate}/against/{baseline}", response=ComparisonOut, auth=Key(Scope.READ))
 def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[str, Any]:
-    """Paired differences of two finished runs, candidate minus baseline; they say nothing where `is_valid` is false.
-    409 where they cannot be compared, such as two on vLLM that no self-test has shown to be kept apart."""
+    """Return the paired differences of two finished runs, candidate minus baseline. They mean nothing if `is_valid`
+    is false. 409 if the runs can't be compared, for example two on vLLM whose versions no self-test has shown to be
+    kept apart."""
     new, old = get_eval(request, candidate), get_eval(request, baseline)
     found = comparison(new, old)
     rollout_looks.note_looks((new, old), keyed(request).actor)

@@ -22,13 +22,13 @@ router = Router(tags=["evals"])
 class GridQuery(ListQuery):
     split: str = Split.HELD_OUT.value
     version: list[str] = Field(
-        default_factory=list, description="`agent@number`, several; else those with the newest evals"
+        default_factory=list, description="`agent@number`, repeatable; by default the versions with the newest evals"
     )
     show: str = Field("all", description="`all`, `failures`, `differ` or `disputed`")
 
 
 class TrainedOnOut(Schema):
-    """Training data of a version, and of those that it comes from, beside the tasks by which it is measured."""
+    """The training data of a version and its ancestors, compared with the tasks that measure the version."""
 
     verdict: str
     """`clean`, `warned`, `contaminated`: a score on these tasks means nothing; `unchecked`; `none`: from no dataset."""
@@ -80,7 +80,7 @@ class GridOut(Schema):
 
 @router.get("/task-sets/{name}/{int:version_number}/grid", response=GridOut, auth=Key(Scope.READ))
 def get_task_grid(request: HttpRequest, name: str, version_number: int, asked: Query[GridQuery]) -> dict[str, Any]:
-    """Get the results of several versions at each task of a split."""
+    """Return the results of several versions on each task of a split."""
     given = keyed(request)
     task_set = find_task_set(given.project, f"{name}@{version_number}")
     check_choice(asked.split, grids.SPLITS, field="split")

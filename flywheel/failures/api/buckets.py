@@ -75,7 +75,7 @@ class ReasonIn(Body):
 
 @router.get("/buckets", response=list[BucketOut], auth=Key(Scope.READ))
 def list_buckets(request: HttpRequest) -> list[dict[str, Any]]:
-    """Every bucket with how much is in it and how far it is, also those that are archived."""
+    """List all categories, including archived ones, with their counts and their state."""
     project = keyed(request).project
     known = bucket_definitions.every(project)
     lives = bucket_lifecycle.of_project(project, list(known))
@@ -87,7 +87,7 @@ def list_buckets(request: HttpRequest) -> list[dict[str, Any]]:
 
 @router.post("/buckets", response={201: BucketOut}, auth=Key(Scope.BUILD))
 def define_bucket(request: HttpRequest, wanted: NewBucketIn) -> Status[dict[str, Any]]:
-    """Define a bucket of the project's own."""
+    """Create a category of the project's own."""
     key = keyed(request)
     row = bucket_definitions.define(
         project=key.project,
@@ -100,7 +100,7 @@ def define_bucket(request: HttpRequest, wanted: NewBucketIn) -> Status[dict[str,
 
 @router.get("/buckets/{key}", response=BucketOut, auth=Key(Scope.READ))
 def get_bucket(request: HttpRequest, key: str) -> dict[str, Any]:
-    """One bucket."""
+    """Return one category."""
     row = next((row for row in list_buckets(request) if row["key"] == key), None)
     if row is None:
         raise Missing(f"there is no category {key[:64]!r}")
@@ -109,7 +109,7 @@ def get_bucket(request: HttpRequest, key: str) -> dict[str, Any]:
 
 @router.put("/buckets/{key}", response=BucketOut, auth=Key(Scope.BUILD))
 def change_bucket(request: HttpRequest, key: str, wanted: ChangeIn) -> dict[str, Any]:
-    """Make a bucket of the project's own so, and archive it or offer it again. What is filed under it stays."""
+    """Change a category of the project's own, and archive or restore it. Failures filed under it stay there."""
     row = keyed(request).project.buckets.filter(key=key).first()
     if row is None:
         known = key in bucket_definitions.every(keyed(request).project)
@@ -122,19 +122,19 @@ def change_bucket(request: HttpRequest, key: str, wanted: ChangeIn) -> dict[str,
 
 @router.post("/buckets/{key}/steer", response=BucketOut, auth=Key(Scope.REVIEW))
 def steer_bucket(request: HttpRequest, key: str, wanted: SteerIn) -> dict[str, Any]:
-    """Say whose it is, how urgent, how bad one failure of it is."""
+    """Set a category's owner, its priority and how severe one failure of it is."""
     return _lived(request, key, bucket_lifecycle.steer, **wanted.model_dump())
 
 
 @router.post("/buckets/{key}/close", response=BucketOut, auth=Key(Scope.REVIEW))
 def close_bucket(request: HttpRequest, key: str, wanted: ReasonIn) -> dict[str, Any]:
-    """Say that it is done with. A failure of it that begins later opens it again when a person confirms it."""
+    """Close a category. It reopens when a person confirms a failure that began after it was closed."""
     return _lived(request, key, bucket_lifecycle.close, reason=wanted.reason)
 
 
 @router.post("/buckets/{key}/reopen", response=BucketOut, auth=Key(Scope.REVIEW))
 def reopen_bucket(request: HttpRequest, key: str, wanted: ReasonIn) -> dict[str, Any]:
-    """Open it again."""
+    """Reopen a category."""
     return _lived(request, key, bucket_lifecycle.reopen, reason=wanted.reason)
 
 

@@ -105,7 +105,7 @@ class DaysQuery(Schema):
 
 @router.get("/detectors", response=list[DetectorOut], auth=Key(Scope.READ))
 def list_detectors(request: HttpRequest) -> list[dict[str, Any]]:
-    """Every detector with how right it is against what people decided."""
+    """List all detectors, with how well each agrees with people's decisions."""
     project = keyed(request).project
     undecided = detector_quality.undecided(project)
     return [_detector(each, undecided) for each in detector_quality.measure(project)[0]]
@@ -113,7 +113,7 @@ def list_detectors(request: HttpRequest) -> list[dict[str, Any]]:
 
 @router.get("/detectors/{name}", response=OneDetectorOut, auth=Key(Scope.READ))
 def get_detector(request: HttpRequest, name: str) -> dict[str, Any]:
-    """One detector: by week, and where it and people disagree."""
+    """Return one detector: its numbers by week, and where it and people disagree."""
     project = keyed(request).project
     check_choice(name, DETECTORS, field="detector", error=Missing)
     found = detector_quality.measure_one(project, name)
@@ -128,9 +128,10 @@ def get_detector(request: HttpRequest, name: str) -> dict[str, Any]:
 
 @router.put("/detectors/{name}", response=OneDetectorOut, auth=Key(Scope.ADMIN))
 def set_detector(request: HttpRequest, name: str, wanted: DetectorIn) -> dict[str, Any]:
-    """Switch a detector off or on, or let it propose another bucket.
+    """Switch a detector off or on, or have it propose another category.
 
-    Off withdraws what it proposed and nobody decided; on reads everything again; what waits follows to another bucket.
+    Switching it off withdraws its undecided proposals, and switching it on reads all trajectories again. If you change
+    the category, its undecided proposals move to the new one.
     """
     common: dict[str, Any] = {"project": keyed(request).project, "actor": keyed(request).actor, "name": name}
     with transaction.atomic():
@@ -143,7 +144,8 @@ def set_detector(request: HttpRequest, name: str, wanted: DetectorIn) -> dict[st
 
 @router.get("/agreement", response=ProjectAgreementOut, auth=Key(Scope.READ))
 def get_agreement(request: HttpRequest, asked: Query[DaysQuery]) -> dict[str, Any]:
-    """Return reviewers' agreement over all queues, and the rate at which decisions made alone were corrected."""
+    """Return reviewers' agreement across all queues, and how often decisions made by one person alone were
+    corrected."""
     project, since = keyed(request).project, timezone.now() - timedelta(days=asked.days)
     found = agreement.corrections(project, since)
     return {

@@ -76,7 +76,7 @@ class UndoIn(Body):
 
 @router.get("/failures", response=page_of(FailureOut), auth=Key(Scope.READ))
 def list_failures(request: HttpRequest, query: Query[FailureQuery]) -> dict[str, Any]:
-    """Decisions of people, newest first. `rejected` ones say that nothing is wrong."""
+    """List people's decisions, newest first. A `rejected` decision means that nothing is wrong."""
     rows = Failure.objects.filter(project=keyed(request).project).select_related("trajectory", "labelled_by")
     if query.current:
         rows = rows.filter(current=True)
@@ -98,7 +98,8 @@ def get_labels(request: HttpRequest, trace_id: str) -> dict[str, Any]:
 
 @router.post("/trajectories/{trace_id}/failures", response={201: FailureOut}, auth=Key(Scope.REVIEW))
 def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> Status[Failure]:
-    """Decide about a trajectory. The decision supersedes the one that stood; the same one twice is one."""
+    """Record a decision about a trajectory. It replaces the current decision; sending the same one twice records it
+    once."""
     failure = decide(
         trajectory=_trajectory(request, trace_id),
         actor=keyed(request).actor,
@@ -110,7 +111,7 @@ def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> St
 
 @router.post("/trajectories/{trace_id}/failures/undo", response=LabelsOut, auth=Key(Scope.REVIEW))
 def undo_label(request: HttpRequest, trace_id: str, wanted: UndoIn) -> dict[str, Any]:
-    """Take back the decision that counts; the one before it counts again."""
+    """Take back the current decision; the one before it counts again."""
     row = _trajectory(request, trace_id)
     undo(trajectory=row, actor=keyed(request).actor, seen=LATEST if wanted.seen is None else wanted.seen)
     return get_labels(request, trace_id)

@@ -33,14 +33,14 @@ router = Router(tags=["queues"])
 
 @router.get("/queues", response=list[QueueOut], auth=Key(Scope.READ))
 def list_queues(request: HttpRequest, archived: bool = False) -> list[dict[str, Any]]:
-    """Every queue with its progress."""
+    """List the queues in use with their progress; with `archived`, the archived ones instead."""
     rows = keyed(request).project.queues.filter(archived_at__isnull=not archived)
     return _shown(rows.order_by("name"))
 
 
 @router.post("/queues", response={201: QueueOut}, auth=Key(Scope.BUILD))
 def make_queue(request: HttpRequest, wanted: QueueIn) -> Status[dict[str, Any]]:
-    """Make a queue."""
+    """Create a queue."""
     key = keyed(request)
     queue = queue_definitions.make(
         project=key.project, actor=key.actor, wanted=_settings(wanted), with_existing=wanted.with_existing
@@ -50,13 +50,13 @@ def make_queue(request: HttpRequest, wanted: QueueIn) -> Status[dict[str, Any]]:
 
 @router.get("/queues/{int:queue_id}", response=QueueOut, auth=Key(Scope.READ))
 def get_queue(request: HttpRequest, queue_id: int) -> dict[str, Any]:
-    """One queue with its progress."""
+    """Return one queue with its progress."""
     return _shown(Queue.objects.filter(pk=_queue(request, queue_id).pk))[0]
 
 
 @router.put("/queues/{int:queue_id}", response=QueueOut, auth=Key(Scope.BUILD))
 def change_queue(request: HttpRequest, queue_id: int, wanted: QueueIn) -> dict[str, Any]:
-    """Make the queue so, and archive it or use it again. What is in it stays."""
+    """Change the queue's settings, and archive or restore it. Its items stay."""
     queue = _queue(request, queue_id)
     actor, content = keyed(request).actor, _settings(wanted)
     queue_definitions.change(queue=queue, actor=actor, wanted=content, with_existing=wanted.with_existing)
@@ -66,7 +66,7 @@ def change_queue(request: HttpRequest, queue_id: int, wanted: QueueIn) -> dict[s
 
 @router.get("/queues/{int:queue_id}/items", response=page_of(QueueItemOut), auth=Key(Scope.READ))
 def list_queue_items(request: HttpRequest, queue_id: int, query: Query[QueueItemQuery]) -> dict[str, Any]:
-    """List the queue's items, the newest first."""
+    """List the queue's items, newest first."""
     rows = _items(request, queue_id)
     if query.state:
         check_choice(query.state, QueueItem.State.values, field="state", error=Unreadable)
@@ -76,7 +76,7 @@ def list_queue_items(request: HttpRequest, queue_id: int, query: Query[QueueItem
 
 @router.post("/queues/{int:queue_id}/items", response=AddedOut, auth=Key(Scope.REVIEW))
 def add_to_queue(request: HttpRequest, queue_id: int, wanted: AddIn) -> dict[str, Any]:
-    """Add trajectories by hand. What is in the queue already stays as it is."""
+    """Add trajectories by hand. Those already in the queue are left unchanged."""
     key, queue = keyed(request), _queue(request, queue_id)
     if queue.archived_at is not None:
         raise Stale(f"the queue {queue} is archived")
@@ -86,7 +86,7 @@ def add_to_queue(request: HttpRequest, queue_id: int, wanted: AddIn) -> dict[str
 
 @router.get("/queues/{int:queue_id}/items/{int:item_id}", response=ReviewedOut, auth=Key(Scope.READ))
 def get_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
-    """One item, with what its reviewers said as far as you may see it."""
+    """Return one item with those of its reviews that you may see."""
     row = _item(request, queue_id, item_id)
     reviews = row.reviews.select_related("reviewer").order_by("pk")
     if row.queue.is_blind and row.is_open:
@@ -97,7 +97,7 @@ def get_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> QueueIt
 
 @router.post("/queues/{int:queue_id}/take", response={200: ReviewedOut, 204: None}, auth=Key(Scope.REVIEW))
 def take_queue_item(request: HttpRequest, queue_id: int, wanted: TakeIn) -> Status[Any]:
-    """Reserve the next item, or the one that you have already; 204 when nothing is left for you."""
+    """Reserve the next item, or return the one you already have; 204 if none is left for you."""
     queue = _queue(request, queue_id)
     after = _item(request, queue_id, wanted.after) if wanted.after is not None else None
     item = taking.take(queue=queue, actor=keyed(request).actor, after=after)
@@ -106,14 +106,14 @@ def take_queue_item(request: HttpRequest, queue_id: int, wanted: TakeIn) -> Stat
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/hold", response=ReviewedOut, auth=Key(Scope.REVIEW))
 def hold_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
-    """Reserve this item, or for longer: a sign of life. 409 when somebody else has it."""
+    """Reserve this item, or extend your reservation. 409 if someone else has it."""
     taking.hold(item=_item(request, queue_id, item_id), actor=keyed(request).actor)
     return get_queue_item(request, queue_id, item_id)
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/release", response=ReviewedOut, auth=Key(Scope.REVIEW))
 def release_queue_item(request: HttpRequest, queue_id: int, item_id: int, at_the_end: bool = False) -> QueueItem:
-    """Let go of the item; with `at_the_end` it also goes to the end of the queue."""
+    """Release the item; with `at_the_end`, also move it to the end of the queue."""
     item, actor = _item(request, queue_id, item_id), keyed(request).actor
     (taking.requeue if at_the_end else taking.release)(item=item, actor=actor)
     return get_queue_item(request, queue_id, item_id)
@@ -121,7 +121,7 @@ def release_queue_item(request: HttpRequest, queue_id: int, item_id: int, at_the
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/review", response={201: ReviewedOut}, auth=Key(Scope.REVIEW))
 def review_queue_item(request: HttpRequest, queue_id: int, item_id: int, wanted: ReviewIn) -> Status[QueueItem]:
-    """Say what you see. A later word of yours supersedes this one; the same twice is one."""
+    """Submit your review. It replaces your earlier one; sending the same one twice records it once."""
     content = wanted.dict(exclude={"seen"})
     seen = LATEST if wanted.seen is None else wanted.seen
     reviews.give(item=_item(request, queue_id, item_id), actor=keyed(request).actor, **content, seen=seen)
@@ -130,28 +130,29 @@ def review_queue_item(request: HttpRequest, queue_id: int, item_id: int, wanted:
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/decline", response={201: ReviewedOut}, auth=Key(Scope.REVIEW))
 def decline_queue_item(request: HttpRequest, queue_id: int, item_id: int, wanted: DeclineIn) -> Status[QueueItem]:
-    """Say that the item should not be in this queue. That closes it."""
+    """Decline the item because it does not belong in this queue. This closes the item."""
     reviews.decline(item=_item(request, queue_id, item_id), actor=keyed(request).actor, reason=wanted.reason)
     return Status(201, get_queue_item(request, queue_id, item_id))
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/undo", response=ReviewedOut, auth=Key(Scope.REVIEW))
 def undo_queue_review(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
-    """Take back what you said; what you said before counts again, or nothing."""
+    """Take back your review. The one you gave before it, if any, counts again."""
     reviews.take_back(item=_item(request, queue_id, item_id), actor=keyed(request).actor)
     return get_queue_item(request, queue_id, item_id)
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/reopen", response=ReviewedOut, auth=Key(Scope.REVIEW))
 def reopen_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
-    """Ask for another reviewer of a closed item. What was decided stands until they have spoken."""
+    """Request another reviewer for a closed item. The existing decision stays in force until they have reviewed it."""
     reviews.reopen(item=_item(request, queue_id, item_id), actor=keyed(request).actor)
     return get_queue_item(request, queue_id, item_id)
 
 
 @router.get("/queues/{int:queue_id}/agreement", response=ReviewAgreementOut, auth=Key(Scope.READ))
 def get_queue_agreement(request: HttpRequest, queue_id: int) -> dict[str, Any]:
-    """Return reviewers' agreement beyond chance: Krippendorff's alpha in all and by bucket, Cohen's kappa of pairs."""
+    """Return reviewers' agreement beyond chance: Krippendorff's alpha overall and by category, Cohen's kappa for
+    pairs."""
     return agreed(agreement.of_queue(_queue(request, queue_id)))
 
 

@@ -33,13 +33,13 @@ router = Router(tags=["similar failures"])
 
 @router.get("/clusterings", response=page_of(ClusteringOut), auth=Key(Scope.READ))
 def list_clusterings(request: HttpRequest, query: Query[PageQuery]) -> dict[str, Any]:
-    """Clusterings of failures, newest first."""
+    """List clusterings of failures, newest first."""
     return paginate(Clustering.objects.filter(project=keyed(request).project), query)
 
 
 @router.post("/clusterings", response={202: ClusteringOut}, auth=Key(Scope.REVIEW))
 def cluster_failures(request: HttpRequest, wanted: ClusteringIn) -> Status[Clustering]:
-    """Put failures that are alike into clusters, in the background."""
+    """Group similar failures into clusters, in the background."""
     selection, key = clusterings.Selection(**wanted.dict(exclude={"key"})), wanted.key or uuid.uuid4()
     asked = keyed(request)
     return Status(202, clusterings.submit(project=asked.project, actor=asked.actor, key=key, selection=selection))
@@ -47,38 +47,38 @@ def cluster_failures(request: HttpRequest, wanted: ClusteringIn) -> Status[Clust
 
 @router.get("/clusterings/{pk}", response=ClusteringOut, auth=Key(Scope.READ))
 def get_clustering(request: HttpRequest, pk: int) -> Clustering:
-    """Return a clustering: its progress and its scope."""
+    """Return a clustering with its progress and scope."""
     return one(Clustering.objects.select_related("project").filter(project=keyed(request).project), pk=pk)
 
 
 @router.post("/clusterings/{pk}/cancel", response=ClusteringOut, auth=Key(Scope.REVIEW))
 def cancel_clustering(request: HttpRequest, pk: int) -> Clustering:
-    """Ask for an end."""
+    """Cancel the clustering."""
     return get_clustering(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/clusterings/{pk}/resume", response=ClusteringOut, auth=Key(Scope.REVIEW))
 def resume_clustering(request: HttpRequest, pk: int) -> Clustering:
-    """Do a failed or cancelled one after all."""
+    """Run a failed or cancelled clustering after all."""
     return get_clustering(request, pk).resume(keyed(request).actor)
 
 
 @router.delete("/clusterings/{pk}", response={204: None}, auth=Key(Scope.REVIEW))
 def delete_clustering(request: HttpRequest, pk: int) -> Status[None]:
-    """Delete the clustering; failures and decisions stay."""
+    """Delete the clustering; failures and decisions are kept."""
     cluster_edits.forget(clustering=get_clustering(request, pk), actor=keyed(request).actor)
     return Status(204, None)
 
 
 @router.get("/clusterings/{pk}/clusters", response=page_of(ClusterOut), auth=Key(Scope.READ))
 def list_clusters(request: HttpRequest, pk: int, query: Query[PageQuery]) -> dict[str, Any]:
-    """Its clusters, the largest first, and the unclustered ones."""
+    """List the clustering's clusters, largest first, and the unclustered failures."""
     return paginate(get_clustering(request, pk).clusters.select_related("medoid"), query, keys=("size", "id"))
 
 
 @router.post("/clusterings/{pk}/merge", response=ClusterOut, auth=Key(Scope.REVIEW))
 def merge_clusters(request: HttpRequest, pk: int, wanted: MergeIn) -> Cluster:
-    """Make one cluster of two or more."""
+    """Merge two or more clusters into one."""
     merged = cluster_edits.merge(
         clustering=get_clustering(request, pk), clusters=wanted.clusters, actor=keyed(request).actor
     )
@@ -87,20 +87,20 @@ def merge_clusters(request: HttpRequest, pk: int, wanted: MergeIn) -> Cluster:
 
 @router.get("/clusters/{pk}", response=ClusterOut, auth=Key(Scope.READ))
 def get_cluster(request: HttpRequest, pk: int) -> Cluster:
-    """One cluster: what sets it apart, its size and cohesion."""
+    """Return one cluster: its distinguishing features, size and cohesion."""
     rows = Cluster.objects.select_related("medoid", "clustering__project")
     return one(rows.filter(clustering__project=keyed(request).project), pk=pk)
 
 
 @router.get("/clusters/{pk}/members", response=page_of(ClusterMemberOut), auth=Key(Scope.READ))
 def list_cluster_members(request: HttpRequest, pk: int, query: Query[PageQuery]) -> dict[str, Any]:
-    """Its members, the most typical first."""
+    """List the cluster's members, most typical first."""
     return paginate(get_cluster(request, pk).members.select_related("trajectory"), query, keys=("likeness", "id"))
 
 
 @router.post("/clusters/{pk}/name", response=ClusterOut, auth=Key(Scope.REVIEW))
 def name_cluster(request: HttpRequest, pk: int, wanted: NameIn) -> Cluster:
-    """Give it a name; an empty one takes it back."""
+    """Name the cluster; an empty name removes its name."""
     cluster = get_cluster(request, pk)
     cluster_edits.rename(cluster=cluster, name=wanted.name, actor=keyed(request).actor)
     return cluster
@@ -108,7 +108,8 @@ def name_cluster(request: HttpRequest, pk: int, wanted: NameIn) -> Cluster:
 
 @router.post("/clusters/{pk}/move", response=ClusterOut, auth=Key(Scope.REVIEW))
 def move_cluster_members(request: HttpRequest, pk: int, wanted: ClusterMoveIn) -> Cluster:
-    """Move members into a cluster of their own, to the rest, or to another cluster; answers where they are."""
+    """Move members to a new cluster, to the unclustered failures or to another cluster. Returns the cluster they are
+    now in."""
     cluster, actor = get_cluster(request, pk), keyed(request).actor
     target = cluster_edits.move(cluster=cluster, trace_ids=wanted.trace_ids, to=wanted.to, actor=actor)
     return get_cluster(request, target.pk)
@@ -116,21 +117,22 @@ def move_cluster_members(request: HttpRequest, pk: int, wanted: ClusterMoveIn) -
 
 @router.post("/clusters/{pk}/take-apart", response={202: ClusteringOut}, auth=Key(Scope.REVIEW))
 def take_cluster_apart(request: HttpRequest, pk: int, wanted: ApartIn) -> Status[Clustering]:
-    """Cluster its members anew, more finely, in the background. Its largest part stays; the others become clusters."""
+    """Cluster the members again, more finely, in the background. The largest part stays; the others become new
+    clusters."""
     cluster, key = get_cluster(request, pk), wanted.key or uuid.uuid4()
     return Status(202, clusterings.take_apart(cluster=cluster, actor=keyed(request).actor, key=key))
 
 
 @router.post("/clusters/{pk}/label", response={202: BulkOut}, auth=Key(Scope.REVIEW))
 def label_cluster(request: HttpRequest, pk: int, wanted: LabelClusterIn) -> Status[Bulk]:
-    """File the named members under a bucket, in the background. `GET /bulk/{id}` says what became of it."""
+    """File the given members under a category, in the background. `GET /bulk/{id}` returns the result."""
     content = wanted.dict() | {"key": wanted.key or uuid.uuid4()}
     return Status(202, cluster_labels.label(cluster=get_cluster(request, pk), actor=keyed(request).actor, **content))
 
 
 @router.get("/trajectories/{trace_id}/similar", response=NeighboursOut, auth=Key(Scope.READ))
 def find_similar(request: HttpRequest, trace_id: str, limit: int = 20) -> dict[str, Any]:
-    """The failures that are most like this trajectory, and why."""
+    """List the failures most similar to this trajectory, and why."""
     row = one(Trajectory.objects.filter(project=keyed(request).project), trace_id=trace_id)
     if not 1 <= limit <= 100:
         raise Refused("expected between 1 and 100", field="limit")

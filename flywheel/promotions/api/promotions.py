@@ -46,7 +46,7 @@ class CandidateOut(Schema):
 
 
 class FinalOut(Schema):
-    """A candidate at the sealed part of its set."""
+    """A candidate's result on the sealed part of its set."""
 
     state: str
     """`unopened`, `unfinished`, `failed`, `void`, `eligible` (confirmed), `not_shown`, `regressed` or `invalid`."""
@@ -163,7 +163,7 @@ def list_candidates(request: HttpRequest, query: Query[ListQuery]) -> Any:
 
 @router.post("/candidates", response=CandidateWithReport, auth=Key(Scope.TRAIN))
 def propose_candidate(request: HttpRequest, body: ProposeIn) -> Any:
-    """Put a version forward: two finished evals of one task set, the candidate's and the baseline's."""
+    """Create a candidate from two finished evals of one task set, the candidate's and the baseline's."""
     asked = keyed(request)
     runs = EvalRun.objects.filter(project=asked.project)
     row = propose(
@@ -181,8 +181,8 @@ def get_candidate(request: HttpRequest, pk: int) -> Any:
 
 @router.post("/candidates/{pk}/sealed", response=CandidateWithReport, auth=Key(Scope.APPROVE))
 def open_sealed(request: HttpRequest, pk: int) -> Any:
-    """Have both versions attempt the sealed tasks. Each candidate that asks them leaves less to be shown to the next;
-    the same candidate is asked once."""
+    """Run both versions on the sealed tasks. Each candidate that uses them makes the test stricter for the next one;
+    the same candidate runs only once."""
     asked = keyed(request)
     sealed_comparison.open_sealed(candidate=_with_report(asked, pk), actor=asked.actor)
     return _with_report(asked, pk)
@@ -190,13 +190,13 @@ def open_sealed(request: HttpRequest, pk: int) -> Any:
 
 @router.get("/candidates/{pk}/never-events", response=list[NeverEventOut], auth=Key(Scope.READ))
 def list_never_events(request: HttpRequest, pk: int) -> Any:
-    """The candidate's attempts that did what cannot be taken back and nobody asked for."""
+    """List the candidate's attempts that did something irreversible that nobody requested."""
     return list(never_events(_with_report(keyed(request), pk)))
 
 
 @router.post("/candidates/{pk}/harmless", response=CandidateWithReport, auth=Key(Scope.APPROVE))
 def call_attempt_harmless(request: HttpRequest, pk: int, body: HarmlessIn) -> Any:
-    """Say that there is no harm in a never event; the gate judges the candidate again."""
+    """Mark a never event as harmless; the gate judges the candidate again."""
     asked = keyed(request)
     row = _with_report(asked, pk)
     call_harmless(candidate=row, result=body.result, actor=asked.actor, reason=body.reason)
@@ -205,7 +205,8 @@ def call_attempt_harmless(request: HttpRequest, pk: int, body: HarmlessIn) -> An
 
 @router.post("/candidates/{pk}/approve", response=PromotionOut, auth=Key(Scope.APPROVE))
 def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
-    """Approve and promote. 409 when the live version moved since `generation`, 422 when the move is refused."""
+    """Approve and promote the candidate. 409 if the live version changed since `generation`, 422 if the promotion is
+    refused."""
     asked = keyed(request)
     row = get_object_or_404(_candidates(asked), pk=pk)
     return live_version.promote(candidate=row, actor=asked.actor, **body.dict())
@@ -229,8 +230,8 @@ def list_promotions(request: HttpRequest, query: Query[ListQuery]) -> Any:
 
 @router.post("/agents/{name}/roll-back", response=PromotionOut, auth=Key(Scope.APPROVE))
 def roll_back(request: HttpRequest, name: str, body: RollBackIn) -> Any:
-    """Make an earlier live version live again. 409 when the live version moved since `generation`. A server that does
-    not answer does not stop it: `unserved` says so."""
+    """Make an earlier live version live again. 409 if the live version changed since `generation`. A server that
+    does not respond does not stop the rollback; `unserved` then gives the reason."""
     asked = keyed(request)
     agent = get_object_or_404(Agent, project=asked.project, name=name)
     to = get_object_or_404(Version.objects.select_related("agent"), agent=agent, number=body.version)
@@ -239,7 +240,7 @@ def roll_back(request: HttpRequest, name: str, body: RollBackIn) -> Any:
 
 @router.post("/agents/{name}/moves/{int:generation}/reason", response=PromotionOut, auth=Key(Scope.APPROVE))
 def give_reason(request: HttpRequest, name: str, generation: int, body: ReasonIn) -> Any:
-    """Say why a version was rolled back, where that was left out. 409 when it is said already."""
+    """Add the reason for a rollback that was made without one. 409 if it already has one."""
     asked = keyed(request)
     rows = Promotion.objects.filter(agent__project=asked.project, agent__name=name)
     promotion = get_object_or_404(rows, generation=generation)
@@ -280,6 +281,6 @@ class LineageOut(Schema):
 
 @router.get("/trajectories/{trace_id}/lineage", response=LineageOut, auth=Key(Scope.READ))
 def get_lineage(request: HttpRequest, trace_id: str) -> Lineage:
-    """Where a trajectory came from, and what was made of it: queues, tasks, evals, datasets, runs, versions."""
+    """Return where a trajectory came from and what was made from it: queues, tasks, evals, datasets, runs, versions."""
     rows = Trajectory.objects.filter(project=keyed(request).project)
     return lineage_of(get_object_or_404(rows.select_related("project", "version__agent"), trace_id=trace_id))

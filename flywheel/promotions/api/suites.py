@@ -22,7 +22,7 @@ router = Router(tags=["promotions"])
 
 
 class SuiteQuery(ListQuery):
-    retired: bool = Field(False, description="including retired ones")
+    retired: bool = Field(False, description="include retired suites")
 
 
 class SuiteOut(Schema):
@@ -45,16 +45,14 @@ class SuiteOut(Schema):
 class SuiteIn(Body):
     name: str
     kind: str = Field(..., description="`safety` or `general`")
-    task_set: RefIn = Field(..., description="`set@version`; its held-out tasks are the suite")
-    rule: str = Field("", description="of a safety suite: `no_break` (what is meant when empty) or `no_failure`")
-    measure: str = Field("", description="when an attempt passes: `success`, or of a safety suite `safe`")
-    margin: float | None = Field(
-        None, description="of a general suite: by how much success may fall, 0.05 unless given"
-    )
+    task_set: RefIn = Field(..., description="`set@version`; its held-out tasks form the suite")
+    rule: str = Field("", description="for a safety suite: `no_break` (the default) or `no_failure`")
+    measure: str = Field("", description="when an attempt passes: `success`, or for a safety suite `safe`")
+    margin: float | None = Field(None, description="for a general suite: how far success may fall, 0.05 by default")
     samples: int = Field(1, description="attempts per task; a task passes when all of them do")
-    reason: str = Field("", description="why a suite of that name changes")
+    reason: str = Field("", description="why an existing suite of that name changes")
     seen: int | None = Field(
-        None, ge=0, description="version of it as you saw it, 0 for none; 409 where that is not so any more"
+        None, ge=0, description="the version of it that you saw, 0 for none; 409 if it is no longer current"
     )
 
 
@@ -70,7 +68,7 @@ class SuiteRunOut(Schema):
 
 
 class ToldOut(Schema):
-    """A suite's verdict when a candidate was approved."""
+    """A suite's verdict at the time when a candidate was approved."""
 
     suite: str
     kind: str
@@ -132,15 +130,15 @@ class StandingsOut(Schema):
 
 @router.get("/agents/{name}/suites", response=page_of(SuiteOut), auth=Key(Scope.READ))
 def list_suites(request: HttpRequest, name: str, query: Query[SuiteQuery]) -> dict[str, Any]:
-    """Newest first."""
+    """List an agent's suites, newest first."""
     rows = _agent(request, name).suites.select_related("agent", "task_set", "created_by", "retired_by")
     return paginate(rows if query.retired else rows.filter(retired_at=None), query)
 
 
 @router.post("/agents/{name}/suites", response={200: SuiteOut, 201: SuiteOut}, auth=Key(Scope.BUILD))
 def put_suite(request: HttpRequest, name: str, body: SuiteIn) -> Status[Suite]:
-    """201 for a new suite or a new version of one, 200 for the present one with exactly this content. 409 when another
-    version is present than `seen`."""
+    """Create a suite or a new version of one (201), or return the current version if it has exactly this content
+    (200). 409 if the current version is not `seen`."""
     agent = _agent(request, name)
     content = {**body.dict(), "task_set": task_set_of(request, body.task_set)}
     made, is_new = definitions.put(agent=agent, actor=keyed(request).actor, **content)
@@ -150,7 +148,8 @@ def put_suite(request: HttpRequest, name: str, body: SuiteIn) -> Status[Suite]:
 
 @router.post("/agents/{name}/suites/{suite}/retire", response=SuiteOut, auth=Key(Scope.BUILD))
 def retire_suite(request: HttpRequest, name: str, suite: str, body: SuiteRetireIn) -> Suite:
-    """No candidate runs it any more; what rests on it stays. 409 when another version of it is present."""
+    """Retire the suite: candidates no longer run it, and everything that depends on it is kept. 409 if another
+    version is current."""
     row = get_object_or_404(_agent(request, name).suites, name=suite, version=body.version)
     definitions.retire(suite=row, actor=keyed(request).actor, reason=body.reason)
     row.refresh_from_db()
@@ -159,14 +158,14 @@ def retire_suite(request: HttpRequest, name: str, suite: str, body: SuiteRetireI
 
 @router.post("/agents/{name}/suites/{suite}/run", response=SuiteRunOut, auth=Key(Scope.BUILD))
 def run_suite(request: HttpRequest, name: str, suite: str) -> dict[str, Any]:
-    """Evaluate the live version at it, unless that is done or under way."""
+    """Evaluate the live version on the suite, unless such an eval is done or under way."""
     run = suite_standings.run_live(suite=_suite(request, name, suite), actor=keyed(request).actor)
     return {"eval_id": run.pk, "state": run.state}
 
 
 @router.get("/agents/{name}/suites/live", response=list[LiveOut], auth=Key(Scope.READ))
 def get_suites_of_live(request: HttpRequest, name: str) -> list[dict[str, Any]]:
-    """The newest result of the live version at each present suite."""
+    """Return the live version's newest result on each current suite."""
     agent = _agent(request, name)
     return [
         {
@@ -181,14 +180,14 @@ def get_suites_of_live(request: HttpRequest, name: str) -> list[dict[str, Any]]:
 
 @router.get("/candidates/{pk}/suites", response=StandingsOut, auth=Key(Scope.READ))
 def list_candidate_suites(request: HttpRequest, pk: int) -> dict[str, Any]:
-    """List a candidate's standing at every suite that binds its agent now, or did when it was made and was
-    `retired` since. The gate wants each to be `passed`."""
+    """List a candidate's results on every suite that applies to its agent now, or that did when it was created and
+    was `retired` since. The gate requires each to be `passed`."""
     return _standings(_candidate(request, pk))
 
 
 @router.post("/candidates/{pk}/suites", response=StandingsOut, auth=Key(Scope.TRAIN))
 def run_candidate_suites(request: HttpRequest, pk: int) -> dict[str, Any]:
-    """Start what is missing and let what failed go on, of both versions. 409 where the candidate does not wait."""
+    """Start missing suite runs and resume failed ones, for both versions. 409 if the candidate is no longer pending."""
     row = _candidate(request, pk)
     problems = suite_standings.start_for(candidate=row, actor=keyed(request).actor)
     return {**_standings(row), "problems": problems}

@@ -45,17 +45,18 @@ class ContaminationOut(Schema):
 
 @router.get("/datasets/{name}/{version}/contamination", response=list[ContaminationOut], auth=Key(Scope.READ))
 def list_dataset_contamination(request: HttpRequest, name: str, version: int) -> list[leaks.Beside]:
-    """The dataset beside every held-out part of the project; those that are too large to check now are left out."""
+    """Compare the dataset with every held-out part of the project. Comparisons too large to make now are left out."""
     return leaks.beside(contamination_checks.at_hand(dataset_of(request, name, version)))
 
 
 @router.post("/datasets/{name}/{version}/contamination", response=list[ContaminationOut], auth=Key(Scope.TRAIN))
 def check_dataset_contamination(request: HttpRequest, name: str, version: int) -> list[leaks.Beside]:
-    """The same, with all that was not checked yet, however long it takes."""
+    """Compare the dataset with every held-out part of the project, including those not checked yet, however long it
+    takes."""
     return leaks.beside(contamination_checks.check_all(dataset_of(request, name, version)))
 
 
 @router.get("/task-sets/{name}/{int:version}/contamination", response=list[ContaminationOut], auth=Key(Scope.READ))
 def list_task_set_contamination(request: HttpRequest, name: str, version: int) -> list[leaks.Beside]:
-    """The newest datasets that were checked beside the held-out part of this set."""
+    """List the newest datasets that were checked against this set's held-out part."""
     return leaks.of_task_set(task_set_of(request, f"{name}@{version}"), CHECKED_SHOWN)

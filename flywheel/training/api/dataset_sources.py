@@ -83,7 +83,7 @@ class BuildOut(JobOut):
 
 
 class SourcedOut(Schema):
-    """A preview."""
+    """A preview of a dataset."""
 
     kind: str
     rows: int
@@ -100,8 +100,8 @@ class SourcedOut(Schema):
 
 @router.post("/datasets/from-trajectories", response={200: SourcedOut, 202: BuildOut}, auth=Key(Scope.TRAIN))
 def demonstrate(request: HttpRequest, asked: DemonstrateIn) -> Status[Any]:
-    """Make demonstrations of trajectories that people or feedback call good. What failed in them is shown and carries
-    no loss; nothing is taken of what the project measures with."""
+    """Create demonstrations from trajectories that people or feedback call good. Failed steps stay in the context
+    but carry no loss, and nothing is used that the project measures with."""
     fields = asked.dict(exclude={"name", "version", "preview", "key"})
     wanted = Wanted(version=version_of(request, asked.version), **fields)
     if asked.preview:
@@ -113,8 +113,8 @@ def demonstrate(request: HttpRequest, asked: DemonstrateIn) -> Status[Any]:
 
 @router.post("/datasets/upload", response={200: SourcedOut, 202: BuildOut}, auth=Key(Scope.TRAIN))
 def upload_dataset(request: HttpRequest, asked: Query[UploadQuery]) -> Status[Any]:
-    """A file as the body: conversations, preferences, thumbs or prompts as JSON Lines, JSON, CSV or Parquet. Good rows
-    are kept as the next version of the name; the answer names the others."""
+    """Create a dataset from the file in the request body: conversations, preferences, thumbs or prompts, as JSON
+    Lines, JSON, CSV or Parquet. Valid rows become the next version under the name; the report lists the others."""
     caller = keyed(request)
     with kept_aside(request, most=dataset_uploads.MAX_BYTES, command="") as file:
         if asked.preview:
@@ -144,18 +144,18 @@ def _looked(report: dict[str, Any], reasons: list[dict[str, Any]], first: list[d
 
 @router.get("/dataset-builds/{pk}", response=BuildOut, auth=Key(Scope.READ))
 def get_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
-    """Return how far a dataset is; `dataset` once it is built."""
+    """Return a dataset build with its progress, and its `dataset` once it is built."""
     return one(DatasetBuild.objects.select_related("dataset").filter(project=keyed(request).project), pk=pk)
 
 
 @router.post("/dataset-builds/{pk}/cancel", response=BuildOut, auth=Key(Scope.TRAIN))
 def cancel_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
-    """Ask for an end; nothing of it is kept."""
+    """Cancel the build; nothing of it is kept."""
     return get_dataset_build(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/dataset-builds/{pk}/resume", response=BuildOut, auth=Key(Scope.TRAIN))
 def resume_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
-    """Build it again from the beginning, after it failed or was cancelled; 409 where the file that it was built of is
-    gone, as after a cancel."""
+    """Start a failed or cancelled build again from the beginning. 409 if its source file is gone, for example after
+    a cancel."""
     return get_dataset_build(request, pk).resume(keyed(request).actor)

@@ -62,14 +62,14 @@ class Rows(Schema):
 
 @router.get("/datasets", response=page_of(DatasetOut, "Datasets"), auth=Key(Scope.READ))
 def list_datasets(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
-    """Newest first."""
+    """List datasets, newest first."""
     rows = Dataset.objects.filter(project=keyed(request).project)
     return paginate(rows.select_related("task_set", "created_by"), query)
 
 
 @router.post("/datasets", response={201: DatasetOut}, auth=Key(Scope.TRAIN))
 def build_dataset(request: HttpRequest, asked: DatasetIn) -> Status[Dataset]:
-    """Build the rows of a kind from a task set's train split; the same rows are the same dataset."""
+    """Build a dataset of one kind from a task set's train split. The same rows give the same dataset."""
     made = datasets.build(
         name=asked.name,
         kind=asked.kind,
@@ -88,7 +88,7 @@ def get_dataset(request: HttpRequest, name: str, version: int) -> Dataset:
 
 @router.get("/datasets/{name}/{version}/rows", response=Rows, auth=Key(Scope.READ))
 def list_dataset_rows(request: HttpRequest, name: str, version: int, asked: Query[RowsQuery]) -> dict[str, Any]:
-    """The rows in order from `start` on."""
+    """Return the rows in order, from `start` on."""
     found = dataset_of(request, name, version)
     following = asked.start + asked.limit
     try:

@@ -140,8 +140,8 @@ class FixTrialOut(FixTrialRow):
 
 @router.get("/buckets/{key}/evidence", response=EvidenceOut, auth=Key(Scope.READ))
 def get_bucket_evidence(request: HttpRequest, key: str, agent: str = "") -> Any:
-    """Tell what a bucket's newest failures have in common; of retrieval failures, whether what the right answer needed
-    was in the context."""
+    """Return what a category's newest failures have in common. For retrieval failures, also return whether the
+    context contained what the right answer needed."""
     project = keyed(request).project
     if key not in bucket_definitions.every(project):
         raise Missing(f"there is no category {key[:100]!r}")
@@ -150,7 +150,8 @@ def get_bucket_evidence(request: HttpRequest, key: str, agent: str = "") -> Any:
 
 @router.get("/task-sets/{name}/{int:version}/examples", response=ExamplesOut, auth=Key(Scope.READ))
 def choose_examples(request: HttpRequest, name: str, version: int, query: Query[ExamplesQuery]) -> Any:
-    """Few-shot examples from corrected failures of the train split, as different as possible, in a version's form."""
+    """Return few-shot examples from corrected failures of the train split, as different as possible, in a version's
+    format."""
     rows = TaskSet.objects.filter(project=keyed(request).project).select_related("environment_version__environment")
     task_set, parent = one(rows, name=name, version=version), version_of(request, query.version)
     return example_choice.examples_for(task_set, parent, bucket=query.bucket, budget=query.tokens, seed=query.seed)
@@ -158,14 +159,14 @@ def choose_examples(request: HttpRequest, name: str, version: int, query: Query[
 
 @router.get("/fix-trials", response=page_of(FixTrialRow, "FixTrialPage"), auth=Key(Scope.READ))
 def list_fix_trials(request: HttpRequest, query: Query[ListQuery]) -> Any:
-    """List the fixes that were tried, newest first."""
+    """List fix trials, newest first."""
     return paginate(trial_results.trials().filter(project=keyed(request).project), query)
 
 
 @router.post("/fix-trials", response={200: FixTrialOut, 201: FixTrialOut}, auth=Key(Scope.BUILD))
 def try_fix(request: HttpRequest, body: FixTrialIn) -> Status[Any]:
-    """Make the drafts versions, and run them and their parent on the train tasks. The same key again answers the trial
-    that is there, with 200."""
+    """Create versions from the drafts, and run them and their parent on the train tasks. Repeating a key returns the
+    existing trial with 200."""
     wanted = TrialRequest(
         key=body.key or uuid.uuid4(),
         bucket=body.bucket,
@@ -185,8 +186,9 @@ def get_fix_trial(request: HttpRequest, trial_id: int) -> Any:
 
 @router.post("/fix-trials/{trial_id}/measure", response=FixTrialOut, auth=Key(Scope.TRAIN))
 def measure_fix(request: HttpRequest, trial_id: int) -> Any:
-    """Run the best draft on the held-out tasks, and its parent where it has not run there. The end of both makes a
-    candidate. 409 while the train tasks are not over, 422 where no draft gains anything."""
+    """Run the best draft on the held-out tasks, and its parent if it has not run there. When both have finished,
+    they become a candidate. 409 until all runs on the train tasks have succeeded, 422 if no draft improves on its
+    parent."""
     trial_lifecycle.measure(_trial(request, trial_id), keyed(request).actor)
     return _whole(_trial(request, trial_id))
 

@@ -16,20 +16,20 @@ router = Router(tags=["training"])
 
 
 class PartIn(Body):
-    dataset: RefIn = Field(..., description="`name@version`, of one environment")
-    weight: float = Field(1.0, gt=0, description="how often its rows come, beside the others' weights")
+    dataset: RefIn = Field(..., description="`name@version`, from a single environment")
+    weight: float = Field(1.0, gt=0, description="how often its rows occur, relative to the other weights")
 
 
 class MixIn(Body):
     name: str
     parts: list[PartIn] = Field(
-        ..., description="datasets of one kind; by the first one's held-out tasks a run on the mix is compared"
+        ..., description="datasets of one kind; a run on the mix is compared on the first one's held-out tasks"
     )
 
 
 @router.post("/datasets/mix", response={201: DatasetOut}, auth=Key(Scope.TRAIN))
 def mix_datasets(request: HttpRequest, asked: MixIn) -> Status[Dataset]:
-    """One dataset of several environments, by weight; the same parts and weights are the same dataset."""
+    """Mix datasets of several environments into one, by weight. The same parts and weights give the same dataset."""
     parts: list[tuple[Dataset, float]] = []
     for number, part in enumerate(asked.parts):
         found = dataset_by_ref(request, part.dataset)

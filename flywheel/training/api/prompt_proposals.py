@@ -88,14 +88,14 @@ class PromptProposalOut(Schema):
 
 @router.get("/prompt-searches", response=page_of(SearchOut, "PromptSearchPage"), auth=Key(Scope.READ))
 def list_prompt_searches(request: HttpRequest, query: Query[ListQuery]) -> Any:
-    """List searches for a prompt, newest first."""
+    """List prompt searches, newest first."""
     return paginate(draft_search.searches().filter(project=keyed(request).project), query)
 
 
 @router.post("/prompt-searches", response={200: SearchOut, 202: SearchOut}, auth=Key(Scope.BUILD))
 def search_prompts(request: HttpRequest, body: SearchIn) -> Status[Any]:
-    """Have a model propose system prompts, and each tried on training tasks. The same key again answers the search that
-    is there, with 200."""
+    """Have a model propose system prompts, and try each on training tasks. Repeating a key returns the existing
+    search with 200."""
     wanted = SearchRequest(
         key=body.key or uuid.uuid4(),
         bucket=body.bucket,
@@ -119,7 +119,7 @@ def get_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
 
 @router.get("/prompt-searches/{search_id}/proposals", response=page_of(PromptProposalOut), auth=Key(Scope.READ))
 def list_prompt_proposals(request: HttpRequest, search_id: int, query: Query[ListQuery]) -> dict[str, Any]:
-    """List every proposal with its scores by task, newest first; the last is the version's own prompt."""
+    """List all proposals with their scores by task, newest first. The last one is the version's own prompt."""
     search = get_prompt_search(request, search_id)
     found = {each.proposal.pk: each for each in draft_search.results_of(search).proposals}
     page = paginate(search.proposals.all(), query)
@@ -132,20 +132,20 @@ def list_prompt_proposals(request: HttpRequest, search_id: int, query: Query[Lis
 
 @router.post("/prompt-searches/{search_id}/try", response=SearchOut, auth=Key(Scope.BUILD))
 def try_prompt_proposals(request: HttpRequest, search_id: int, body: ProposalsIn) -> PromptSearch:
-    """Have proposals tried on all training tasks, as drafts of a fix trial. 409 before the search is over."""
+    """Try proposals on all training tasks, as drafts of a fix trial. 409 until the search has finished."""
     draft_search.try_proposals(get_prompt_search(request, search_id), body.proposals, keyed(request).actor)
     return get_prompt_search(request, search_id)
 
 
 @router.post("/prompt-searches/{search_id}/cancel", response=SearchOut, auth=Key(Scope.BUILD))
 def cancel_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
-    """Stop it; what was played and proposed is kept."""
+    """Cancel the search; attempts and proposals so far are kept."""
     return get_prompt_search(request, search_id).cancel(keyed(request).actor)
 
 
 @router.post("/prompt-searches/{search_id}/resume", response=SearchOut, auth=Key(Scope.BUILD))
 def resume_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
-    """Go on from what is stored; nothing is asked twice."""
+    """Resume the search from what is stored; nothing runs twice."""
     return get_prompt_search(request, search_id).resume(keyed(request).actor)
 
 

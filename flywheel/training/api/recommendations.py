@@ -51,5 +51,5 @@ def list_recommendations(request: HttpRequest, query: Query[ListQuery]) -> dict[
 
 @router.post("/recommendations", response=RecommendationOut, auth=Key(Scope.TRAIN))
 def recommend_fix(request: HttpRequest, asked: RecommendationIn) -> Recommendation:
-    """Ask the fix ladder about a version and a task set; the lightest fix that the evidence supports comes first."""
+    """Run the fix ladder for a version and a task set. The lightest fix that the evidence supports comes first."""
     return recommendation_for(version_of(request, asked.version), task_set_of(request, asked.task_set))

@@ -32,19 +32,23 @@ router = Router(tags=["training"])
 class TeacherIn(Body):
     base_url: str
     model: str
-    api_key_env: str = Field("", description="name of the worker's variable that holds the key, ending in _API_KEY")
+    api_key_env: str = Field(
+        "", description="name of the worker's environment variable that contains the key, ending in _API_KEY"
+    )
 
 
 class CollectIn(Body):
-    version: RefIn = Field("", description="`agent@number` or `agent@live`; or name a teacher")
+    version: RefIn = Field("", description="`agent@number` or `agent@live`; alternatively, set `teacher`")
     teacher: TeacherIn | None = None
     task_set: RefIn = Field(..., description="`set@version`; only its train split runs")
     samples: int = 4
     seed: int = 1
-    sampling: dict[str, Any] = Field(default_factory=dict, description="over the version's own")
+    sampling: dict[str, Any] = Field(default_factory=dict, description="overrides the version's own settings")
     engine: str = ""
     budget: dict[str, float] = Field(default_factory=dict, description="`tokens`, `usd`, `minutes`")
-    key: uuid.UUID | None = Field(None, description="the same key twice makes one run; leave it out for a new one")
+    key: uuid.UUID | None = Field(
+        None, description="repeating a key does not create a second run; omit it for a new run"
+    )
 
 
 class RolloutQuery(Schema):
@@ -52,7 +56,9 @@ class RolloutQuery(Schema):
 
     form: str | None = Field(None, description="`sft`, `pairs` or `tasks`")
     reward: str | None = None
-    parts: str | None = Field(None, description="conditions on parts of the verdict: `format >= 1, invalid <= 0`")
+    parts: str | None = Field(
+        None, description="conditions on parts of the verdict, for example `format >= 1, invalid <= 0`"
+    )
     turns: str | None = None
     tokens: str | None = None
     synthetic: str | None = Field(None, description="`no`, `only`, or empty for both")
@@ -69,10 +75,10 @@ class RolloutQuery(Schema):
 class WriteIn(Body):
     name: str
     version: RefIn = Field(
-        "", description="`agent@number` for which the rows are written; who was asked, or a teacher's learner, if empty"
+        "", description="`agent@number` to write the rows for; if empty, the version that ran, or a teacher's learner"
     )
     choice: dict[str, Any] = Field(
-        default_factory=dict, description="as the parameters of `list_rollouts`; null is off"
+        default_factory=dict, description="filters, named like the parameters of `list_rollouts`; null turns one off"
     )
 
 
@@ -121,7 +127,7 @@ class RolloutsOut(Schema):
 
 @router.post("/rollouts", response={200: EvalRow, 201: EvalRow}, auth=Key(Scope.TRAIN))
 def collect_rollouts(request: HttpRequest, body: CollectIn) -> Status[EvalRun]:
-    """Let a policy attempt the train split of a set: an eval run, 201 when it is new. None is held out."""
+    """Run a policy on a set's train split as an eval run: 201 if it is new. No held-out tasks are used."""
     asked = keyed(request)
     with at_field("task_set"):
         task_set = find_task_set(asked.project, body.task_set)
@@ -141,7 +147,7 @@ def collect_rollouts(request: HttpRequest, body: CollectIn) -> Status[EvalRun]:
 
 @router.get("/rollouts/{eval_id}", response=RolloutsOut, auth=Key(Scope.READ))
 def list_rollouts(request: HttpRequest, eval_id: int, query: Query[RolloutQuery]) -> dict[str, Any]:
-    """A run's rollouts under a choice, by task and sample, and what each filter leaves of them."""
+    """List a run's rollouts under a selection of filters, by task and sample, with how many each filter leaves."""
     given = query.dict(exclude_none=True, exclude={"show", "limit", "cursor"})
     found = show.shown(_run(request, eval_id), given)
     if found.errors:
@@ -162,7 +168,7 @@ def list_rollouts(request: HttpRequest, eval_id: int, query: Query[RolloutQuery]
 
 @router.post("/rollouts/{eval_id}/dataset", response={201: DatasetOut}, auth=Key(Scope.TRAIN))
 def write_dataset(request: HttpRequest, eval_id: int, body: WriteIn) -> Status[Dataset]:
-    """Keep what a choice leaves as a dataset; the same rows are the same dataset."""
+    """Save the rollouts that a selection leaves as a dataset. The same rows give the same dataset."""
     choice = choices.read(body.choice)
     asked = keyed(request)
     with at_field("version"):
@@ -173,7 +179,7 @@ def write_dataset(request: HttpRequest, eval_id: int, body: WriteIn) -> Status[D
 
 @router.put("/rollouts/{eval_id}/t-{number}/{sample}/drop", response={204: None}, auth=Key(Scope.TRAIN))
 def drop_rollout(request: HttpRequest, eval_id: int, number: int, sample: int, body: DropIn) -> Status[None]:
-    """Take it out of what may be trained on, with the reason. Dropped already: nothing changes."""
+    """Exclude the rollout from training, with a reason. Dropping it again changes nothing."""
     found = _result(request, eval_id, number, sample)
     drop(result=found, reason=body.reason, actor=keyed(request).actor)
     return Status(204, None)
@@ -181,7 +187,7 @@ def drop_rollout(request: HttpRequest, eval_id: int, number: int, sample: int, b
 
 @router.delete("/rollouts/{eval_id}/t-{number}/{sample}/drop", response={204: None}, auth=Key(Scope.TRAIN))
 def take_rollout_back(request: HttpRequest, eval_id: int, number: int, sample: int) -> Status[None]:
-    """Let a dropped rollout be used again."""
+    """Allow a dropped rollout to be used again."""
     take_back(result=_result(request, eval_id, number, sample), actor=keyed(request).actor)
     return Status(204, None)
 

@@ -122,7 +122,7 @@ class Events(Schema):
 
 @router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN))
 def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
-    """Freeze everything and queue the run. The same key again answers the run that is there, with 200."""
+    """Freeze all inputs and queue the run. Repeating a key returns the existing run with 200."""
     chosen = verbs.LaunchRequest(
         key=asked.key or uuid.uuid4(),
         base=version_of(request, asked.base, "base"),
@@ -142,7 +142,7 @@ def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
 
 @router.get("/training-runs", response=page_of(RunOut, "Runs"), auth=Key(Scope.READ))
 def list_runs(request: HttpRequest, query: Query[RunsQuery]) -> dict[str, Any]:
-    """Newest first, of a state and an algorithm when they are given."""
+    """List training runs, newest first, optionally of one `state` and one `algorithm`."""
     wanted = {name: value for name in ("state", "algorithm") if (value := getattr(query, name))}
     return paginate(_runs(request).filter(**wanted), query)
 
@@ -154,26 +154,26 @@ def get_run(request: HttpRequest, run_id: int) -> TrainingRun:
 
 @router.post("/training-runs/{run_id}/cancel", response=RunOut, auth=Key(Scope.TRAIN))
 def cancel_run(request: HttpRequest, run_id: int) -> TrainingRun:
-    """Ask for an end; a checkpoint is saved first, so it takes a moment."""
+    """Cancel the run. It saves a checkpoint first, so this takes a moment."""
     return _run(request, run_id).cancel(keyed(request).actor)
 
 
 @router.post("/training-runs/{run_id}/resume", response=RunOut, auth=Key(Scope.TRAIN))
 def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
-    """Let a failed or cancelled run go on from its newest checkpoint."""
+    """Resume a failed or cancelled run from its newest checkpoint."""
     return _run(request, run_id).resume(keyed(request).actor)
 
 
 @router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ))
 def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]) -> dict[str, Any]:
-    """List the measurements of a run: metrics of steps, held-out evaluations, or sample rollouts, by step."""
+    """List a run's measurements by step: step metrics, held-out evaluations or sample rollouts."""
     points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
     return cut_page(points, asked.limit, "step")
 
 
 @router.get("/training-runs/{run_id}/events", response=Events, auth=Key(Scope.READ))
 def list_run_events(request: HttpRequest, run_id: int, asked: Query[EventsQuery]) -> dict[str, Any]:
-    """The run's log, oldest first."""
+    """List the run's log, oldest first."""
     events = _run(request, run_id).events.filter(id__gt=asked.after).order_by("id")
     return cut_page(events, asked.limit, "pk")
 

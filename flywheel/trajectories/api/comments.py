@@ -57,7 +57,7 @@ class CommentPage(Schema):
 
 @router.get("/trajectories/{trace_id}/comments", response=CommentPage, auth=Key(Scope.READ))
 def list_comments(request: HttpRequest, trace_id: str, query: Query[ListQuery]) -> dict[str, Any]:
-    """List the comments on a trajectory and its steps, newest first, deleted ones without their words."""
+    """List the comments on a trajectory and its steps, newest first. Deleted comments have no text."""
     row, call = _find(request, trace_id), keyed(request)
     is_blind = bool(comments.hidden(call.project, call.actor.user, [row.pk]))
     return paginate(comments.seen_by(row, call.actor.user), query) | {"is_blind": is_blind}
@@ -65,21 +65,21 @@ def list_comments(request: HttpRequest, trace_id: str, query: Query[ListQuery]) 
 
 @router.post("/trajectories/{trace_id}/comments", response=CommentOut, auth=Key(Scope.REVIEW))
 def comment(request: HttpRequest, trace_id: str, body: CommentIn) -> Comment:
-    """Say something about the trajectory, or about one of its steps."""
+    """Add a comment to the trajectory or to one of its steps."""
     row, actor = _find(request, trace_id), keyed(request).actor
     return comments.say(trajectory=row, actor=actor, text=body.text, step=body.step, key=body.key)
 
 
 @router.put("/trajectories/{trace_id}/comments/{comment_id}", response=CommentOut, auth=Key(Scope.REVIEW))
 def edit_comment(request: HttpRequest, trace_id: str, comment_id: int, body: CommentEdit) -> Comment:
-    """Write one's own comment anew."""
+    """Replace the text of your own comment."""
     row = _comment(request, trace_id, comment_id)
     return comments.edit(comment=row, actor=keyed(request).actor, text=body.text)
 
 
 @router.delete("/trajectories/{trace_id}/comments/{comment_id}", response=CommentOut, auth=Key(Scope.REVIEW))
 def delete_comment(request: HttpRequest, trace_id: str, comment_id: int) -> Comment:
-    """Take the words of one's own comment away; an admin's key with the scope `admin` takes any."""
+    """Delete the text of your own comment. An admin's key with the scope `admin` can delete any comment's text."""
     row, call = _comment(request, trace_id, comment_id), keyed(request)
     is_admin = Permission.ADMIN in call.permissions and Scope.ADMIN in call.key.scopes
     return comments.delete(comment=row, actor=call.actor, is_admin=is_admin)
@@ -98,7 +98,7 @@ class MentionOut(Schema):
 
 @router.get("/mentions", response=page_of(MentionOut), auth=Key(Scope.READ))
 def list_mentions(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
-    """Comments that call the maker of the key, newest first. Reading them here does not mark them read."""
+    """List comments that mention the key's creator, newest first. Reading them here does not mark them as read."""
     call = keyed(request)
     rows = Mention.objects.filter(project=call.project, user=call.actor.user)
     page = paginate(rows.select_related("comment__author", "comment__trajectory"), query)
@@ -120,7 +120,7 @@ class ReadOut(Schema):
 
 @router.post("/mentions/read", response=ReadOut, auth=Key(Scope.REVIEW))
 def read_mentions(request: HttpRequest, wanted: ReadIn) -> dict[str, int]:
-    """Mark read what calls the maker of the key. What is hidden from them still stays unread."""
+    """Mark the mentions of the key's creator as read. Those still hidden from them stay unread."""
     call = keyed(request)
     row = _find(request, wanted.trace_id) if wanted.trace_id else None
     return {"read": comments.mark_read(project=call.project, user=call.actor.user, trajectory=row)}

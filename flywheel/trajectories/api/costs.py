@@ -22,20 +22,20 @@ class CostsOut(JobOut):
 
 @router.post("/prices/derivations", response={202: CostsOut}, auth=Key(Scope.ADMIN))
 def derive_costs(request: HttpRequest) -> Status[Reread]:
-    """Derive the costs that no sender stated by today's prices; the job that is under way, where there is one."""
+    """Recalculate, at today's prices, the costs that no sender reported. Returns the running job if there is one."""
     asked = keyed(request)
     return Status(202, rereads.start(asked.project, asked.actor, uuid.uuid4(), is_of_costs=True))
 
 
 @router.get("/prices/derivations/{pk}", response=CostsOut, auth=Key(Scope.ADMIN))
 def get_derived_costs(request: HttpRequest, pk: int) -> Reread:
-    """Say how far it is."""
+    """Return the job's progress."""
     return _find(request, pk)
 
 
 @router.post("/prices/derivations/{pk}/cancel", response=CostsOut, auth=Key(Scope.ADMIN))
 def cancel_derived_costs(request: HttpRequest, pk: int) -> Reread:
-    """Ask for an end; costs that were derived by then stay."""
+    """Cancel the job; costs derived so far are kept."""
     return _find(request, pk).cancel(keyed(request).actor)
 
 

@@ -30,7 +30,7 @@ class NameOut(Schema):
 
 
 class OutlineOut(Schema):
-    """One value a step in each of `parent`, `at` and `took`."""
+    """`parent`, `at` and `took` have one value per step."""
 
     start: int
     total: int
@@ -82,22 +82,22 @@ class TotalsOut(Schema):
 
 @router.get("/trajectories/{trace_id}/outline", response=OutlineOut, auth=Key(Scope.READ))
 def get_trajectory_outline(request: HttpRequest, trace_id: str, asked: Query[OutlineQuery]) -> HttpResponse:
-    """Its steps in a few numbers each, without what they say: who is whose parent, when each began, how long it took,
-    which failed. At most 50,000 of them from position `start` on."""
+    """Return the trajectory's steps as a few numbers each, without their content: parent, start, duration and
+    whether they failed. At most 50,000 steps, from position `start` on."""
     found = outline.outline_of(_find(request, trace_id), asked.start, asked.limit)
     return HttpResponse(found, content_type="application/json")
 
 
 @router.get("/trajectories/{trace_id}/search", response=FoundOut, auth=Key(Scope.READ))
 def search_trajectory(request: HttpRequest, trace_id: str, q: str) -> dict[str, Any]:
-    """The steps in which messages, arguments, results or errors say `q`, whatever its case; at most 1000."""
+    """Find the steps whose messages, arguments, results or errors contain `q`, ignoring case; at most 1000."""
     found = step_search.find(_find(request, trace_id), q)
     return {"matches": [asdict(match) for match in found.matches], "is_part": found.is_part}
 
 
 @router.get("/trajectories/{trace_id}/totals", response=TotalsOut, auth=Key(Scope.READ))
 def get_trajectory_totals(request: HttpRequest, trace_id: str) -> dict[str, Any]:
-    """Calls, errors, time, tokens and cost by model and by tool."""
+    """Return calls, errors, time, tokens and cost by model and by tool."""
     found = totals_of(_find(request, trace_id))
     return {name: [asdict(total) for total in totals] for name, totals in found.items()}
 

@@ -50,8 +50,8 @@ class GivenOut(Schema):
 
 @router.post("/feedback", response=GivenOut, auth=Key(Scope.INGEST), openapi_extra=_BODY)
 def give_feedback(request: HttpRequest) -> dict[str, Any]:
-    """One piece of feedback, or a list of at most 1,000. Good ones are kept, and the answer names the others; 422 when
-    there is no good one. The trajectory need not be here yet. The same again is one."""
+    """Send one piece of feedback, or a list of at most 1,000. Valid items are stored and the response lists the
+    others; 422 if none is valid. The trajectory may arrive later. Sending the same feedback again stores it once."""
     try:
         sent = load(request.body)
     except RequestDataTooBig:
@@ -74,7 +74,7 @@ def give_feedback(request: HttpRequest) -> dict[str, Any]:
 
 @router.get("/trajectories/{trace_id}/feedback", response=page_of(FeedbackOut), auth=Key(Scope.READ))
 def list_feedback(request: HttpRequest, trace_id: str, query: Query[ListQuery]) -> dict[str, Any]:
-    """All that was said of a trajectory, newest first; also before the trajectory is here."""
+    """List all feedback on a trajectory, newest first, even before the trajectory has arrived."""
     project = keyed(request).project
     rows = Feedback.objects.filter(project=project, trace_id=trace_id)
     if not rows.exists():

@@ -81,7 +81,7 @@ class TasksIn(Selection):
 
 
 class DeleteIn(Selection):
-    """Exactly one of `q` and `id`; `everything` is refused."""
+    """Set exactly one of `q` and `id`; `everything` is refused."""
 
     confirm: str
     """The project's short name, as in its address."""
@@ -125,7 +125,7 @@ class BulkOut(JobOut):
 
 @router.get("/views", response=list[ViewOut], auth=Key(Scope.READ))
 def list_views(request: HttpRequest) -> Any:
-    """Saved views: those of the maker of the key, and those that others share."""
+    """List saved views: those of the key's creator and those that others share."""
     asked = keyed(request)
     return saved_views.seen_by(asked.project, asked.actor.user)
 
@@ -162,7 +162,7 @@ def get_facets(request: HttpRequest, q: str = "") -> dict[str, Any]:
 
 @router.put("/views", response=ViewOut, auth=Key(Scope.REVIEW))
 def save_view(request: HttpRequest, wanted: ViewIn) -> View:
-    """Keep a filter and columns under a name, in place of the maker's own view of that name."""
+    """Save a filter and columns under a name, replacing the key creator's own view of that name."""
     asked = keyed(request)
     return saved_views.save(
         project=asked.project,
@@ -174,7 +174,8 @@ def save_view(request: HttpRequest, wanted: ViewIn) -> View:
 
 @router.delete("/views/{pk}", response={204: None}, auth=Key(Scope.REVIEW))
 def delete_view(request: HttpRequest, pk: int) -> Status[None]:
-    """Forget a view of the maker of the key. An admin's key with the scope `admin` forgets what others share too."""
+    """Delete a view of the key's creator. An admin's key with the scope `admin` can also delete views that others
+    share."""
     asked = keyed(request)
     is_admin = Permission.ADMIN in asked.permissions and Scope.ADMIN in asked.key.scopes
     view = saved_views.deletable_by(asked.project, asked.actor.user, is_admin=is_admin).filter(pk=pk).first()
@@ -186,31 +187,33 @@ def delete_view(request: HttpRequest, pk: int) -> Status[None]:
 
 @router.post("/bulk/tag", response={202: BulkOut}, auth=Key(Scope.REVIEW))
 def tag_trajectories(request: HttpRequest, wanted: TagIn) -> Status[Bulk]:
-    """Tag many in the background, or take tags away. A person's word on a tag holds over what telemetry says later."""
+    """Add tags to many trajectories in the background, or remove them. Later telemetry does not override a tag that
+    a person has added or removed."""
     return _submit(request, "untag" if wanted.remove else "tag", wanted, {"tags": wanted.tags})
 
 
 @router.post("/bulk/export", response={202: BulkOut}, auth=Key(Scope.READ))
 def export_many(request: HttpRequest, wanted: BulkExportIn) -> Status[Bulk]:
-    """Write many into a file in the background; `GET /bulk/{id}/file` gives it, for a week."""
+    """Write many trajectories to a file in the background. Download it from `GET /bulk/{id}/file` within a week."""
     return _submit(request, "export", wanted, {"format": wanted.format, "columns": wanted.cols})
 
 
 @router.post("/bulk/queue", response={202: BulkOut}, auth=Key(Scope.REVIEW))
 def queue_trajectories(request: HttpRequest, wanted: BulkQueueIn) -> Status[Bulk]:
-    """Send many to a review queue in the background; what is in it already is skipped."""
+    """Send many trajectories to a review queue in the background. Those already in the queue are skipped."""
     return _submit(request, "queue", wanted, {"queue": wanted.queue})
 
 
 @router.post("/bulk/tasks", response={202: BulkOut}, auth=Key(Scope.BUILD))
 def make_tasks_of_many(request: HttpRequest, wanted: TasksIn) -> Status[Bulk]:
-    """A task of each labelled one in the background; the report says why another could not be one."""
+    """Create a task from each labelled trajectory in the background. The report gives the reasons for those that
+    could not become tasks."""
     return _submit(request, "make_tasks", wanted, {"environment": wanted.environment})
 
 
 @router.post("/bulk/delete", response={202: BulkOut}, auth=Key(Scope.ADMIN))
 def delete_trajectories(request: HttpRequest, wanted: DeleteIn) -> Status[Bulk]:
-    """Delete many for good in the background, with everything that holds what they said."""
+    """Delete many trajectories permanently in the background, including every copy of their content."""
     if wanted.confirm != keyed(request).project.slug:
         raise Refused("enter the project's short name: deleting cannot be undone", field="confirm")
     if wanted.id is None and not wanted.q.strip():
@@ -220,31 +223,32 @@ def delete_trajectories(request: HttpRequest, wanted: DeleteIn) -> Status[Bulk]:
 
 @router.get("/bulk", response=page_of(BulkOut), auth=Key(Scope.READ))
 def list_bulk_actions(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
-    """List the bulk actions, newest first."""
+    """List bulk actions, newest first."""
     return paginate(Bulk.objects.filter(project=keyed(request).project), query)
 
 
 @router.get("/bulk/{pk}", response=BulkOut, auth=Key(Scope.READ))
 def get_bulk_action(request: HttpRequest, pk: int) -> Bulk:
-    """Return the progress and the result of a bulk action."""
+    """Return a bulk action with its progress and result."""
     return one(Bulk.objects.filter(project=keyed(request).project), pk=pk)
 
 
 @router.get("/bulk/{pk}/file", response={200: Any}, auth=Key(Scope.READ))
 def get_bulk_file(request: HttpRequest, pk: int) -> Any:
-    """JSON Lines that an export has written; 404 until it is over, and after a week."""
+    """Download the file of an export. 404 until the export has finished, and after a week."""
     return bulk_actions.answer(request, get_bulk_action(request, pk))
 
 
 @router.post("/bulk/{pk}/cancel", response=BulkOut, auth=Key(Scope.REVIEW))
 def cancel_bulk_action(request: HttpRequest, pk: int) -> Bulk:
-    """Ask for an end; what is done stays done. It needs what asking for it needed."""
+    """Cancel a bulk action; finished work is kept. This requires the same permission as starting the action."""
     return _to_change(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/bulk/{pk}/resume", response=BulkOut, auth=Key(Scope.REVIEW))
 def resume_bulk_action(request: HttpRequest, pk: int) -> Bulk:
-    """Go on from where a failed or cancelled one stood. It needs what asking for it needed."""
+    """Resume a failed or cancelled bulk action where it stopped. This requires the same permission as starting the
+    action."""
     return _to_change(request, pk).resume(keyed(request).actor)
 
 

@@ -98,7 +98,7 @@ class MetricsQuery(Schema):
 
 @router.get("/metrics", response=MetricsOut, auth=Key(Scope.READ))
 def get_metrics(request: HttpRequest, asked: Query[MetricsQuery]) -> dict[str, Any]:
-    """Success, failures by bucket, interventions, cost, latency and tokens of production over time."""
+    """Return production metrics over time: success, failures by category, interventions, cost, latency and tokens."""
     project = keyed(request).project
     wanted = {"days": asked.days, "from": asked.from_, "to": asked.to}
     read = production_metrics.ask(

@@ -55,7 +55,7 @@ def list_quarantined(request: HttpRequest, query: Query[QuarantineQuery]) -> dic
 
 @router.get("/quarantine/{pk}", response=QuarantinedWithContent, auth=Key(Scope.BUILD))
 def get_quarantined(request: HttpRequest, pk: int) -> dict[str, Any]:
-    """One of them, with what came."""
+    """Return one rejected item with the content that was sent."""
     row = _find(request, pk)
     shown = quarantine.shown(row)
     return {**QuarantinedOut.from_orm(row).dict(by_alias=True), "content": shown.text, "is_editable": shown.is_editable}
@@ -63,13 +63,14 @@ def get_quarantined(request: HttpRequest, pk: int) -> dict[str, Any]:
 
 @router.post("/quarantine/{pk}/replay", response=QuarantinedOut, auth=Key(Scope.BUILD))
 def replay_quarantined(request: HttpRequest, pk: int, wanted: ReplayIn) -> Quarantined:
-    """Store it, as it came or as `content`: 422 with the reason when it is still rejected."""
+    """Store the item, either as it was sent or with `content` in its place. 422 with the reason if it is still
+    rejected."""
     return quarantine.replay(item=_find(request, pk), actor=keyed(request).actor, text=wanted.content)
 
 
 @router.post("/quarantine/{pk}/dismiss", response=QuarantinedOut, auth=Key(Scope.BUILD))
 def dismiss_quarantined(request: HttpRequest, pk: int) -> Quarantined:
-    """Say that nothing is to be done about it."""
+    """Dismiss the item: it needs no action."""
     return quarantine.dismiss(item=_find(request, pk), actor=keyed(request).actor)
 
 

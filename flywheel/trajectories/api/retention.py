@@ -14,7 +14,7 @@ router = Router(tags=["trajectories"])
 
 
 class RetentionDays(Schema):
-    """Days; null is for ever."""
+    """Retention in days; null means forever."""
 
     bodies_days: int = Field(7, ge=0, le=3650)
     quarantine_days: int = Field(30, ge=1, le=3650)
@@ -27,17 +27,17 @@ class RetentionDays(Schema):
 
 
 class RetentionIn(RetentionDays, Body):
-    """The retention to set; fields that are left out have their defaults."""
+    """The retention to set; omitted fields get their defaults."""
 
 
 @router.get("/retention", response=RetentionDays, auth=Key(Scope.ADMIN))
 def get_retention(request: HttpRequest) -> Any:
-    """For how many days the project keeps what."""
+    """Return how many days the project keeps each kind of data."""
     return retention.of(keyed(request).project)
 
 
 @router.put("/retention", response=RetentionDays, auth=Key(Scope.ADMIN))
 def set_retention(request: HttpRequest, wanted: RetentionIn) -> Any:
-    """Keep things for so many days from now on; what is older is deleted within minutes."""
+    """Set how many days the project keeps each kind of data from now on. Older data is deleted within minutes."""
     asked = keyed(request)
     return retention.set_retention(project=asked.project, actor=asked.actor, **wanted.dict())

@@ -189,7 +189,8 @@ class BatchOut(Schema):
 
 @router.get("/trajectories", response=page_of(TrajectoryOut), auth=Key(Scope.READ))
 def list_trajectories(request: HttpRequest, query: Query[SearchQuery]) -> dict[str, Any]:
-    """Newest first, filtered by `q`. One that would look at too many trajectories for what matches is refused."""
+    """List trajectories, newest first, filtered by `q`. A filter that would have to read too many trajectories to
+    find its matches is refused with 400."""
     wanted = parse(query.q)
     if wanted.problems:
         raise Unreadable(" ".join(wanted.problems))
@@ -202,14 +203,14 @@ def list_trajectories(request: HttpRequest, query: Query[SearchQuery]) -> dict[s
 
 @router.get("/trajectories/export", auth=Key(Scope.READ), response={200: Any})
 def export_trajectories(request: HttpRequest, asked: Query[ExportQuery]) -> Any:
-    """JSON Lines of the trajectories that match `q`, or of those with the given ids: as ATIF, OTLP JSON or OpenAI chat.
-    Imported again, it gives the same trajectories."""
+    """Export the trajectories that match `q`, or those with the given ids, as JSON Lines in ATIF, OTLP JSON or
+    OpenAI chat format, or as CSV. Importing the JSON Lines gives the same trajectories."""
     return trajectory_export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id, columns=asked.cols)
 
 
 @router.get("/trajectories/{trace_id}", response=TrajectoryWithSteps, auth=Key(Scope.READ))
 def get_trajectory(request: HttpRequest, trace_id: str, asked: Query[StepsQuery]) -> Trajectory:
-    """One trajectory with its steps in order, at most 1000 of them from position `start` on."""
+    """Return one trajectory with its steps in order: at most 1000, from position `start` on."""
     wanted = Step.objects.filter(position__gte=asked.start, position__lt=asked.start + asked.limit)
     rows = Trajectory.objects.select_related("agent", "version").prefetch_related(
         Prefetch("steps", queryset=wanted.order_by("position"), to_attr="window")
@@ -220,7 +221,8 @@ def get_trajectory(request: HttpRequest, trace_id: str, asked: Query[StepsQuery]
 
 @router.delete("/trajectories/{trace_id}", response=DeletedOut, auth=Key(Scope.ADMIN))
 def delete_trajectory(request: HttpRequest, trace_id: str, reason: str = "") -> dict[str, int]:
-    """Delete it for good, with everything that holds what it said. Tasks, datasets and scores made of it stay."""
+    """Delete the trajectory permanently, including every copy of its content. Tasks, datasets and scores made from
+    it are kept."""
     asked = keyed(request)
     row = one(Trajectory.objects.filter(project=asked.project), trace_id=home_of(asked.project.pk, trace_id))
     return {"steps": delete(trajectory=row, actor=asked.actor, reason=reason[:1000])}
@@ -228,11 +230,12 @@ def delete_trajectory(request: HttpRequest, trace_id: str, reason: str = "") -> 
 
 @router.post("/trajectories", response=ImportOut, auth=Key(Scope.INGEST))
 def import_trajectories(request: HttpRequest, format: str = "auto", mapping: str = "") -> dict[str, Any]:
-    """A file as the body: JSON Lines, JSON, an Inspect archive, Parquet or CSV. Good parts are kept; the answer names
-    the others. `mapping` says as JSON what the columns of a table mean: `{"input": "question", "output": "answer"}`.
+    """Import the file in the request body: JSON Lines, JSON, an Inspect archive, Parquet or CSV. Valid parts are
+    stored; the response lists the others. For a table, `mapping` assigns the columns, as JSON: `{"input": "question",
+    "output": "answer"}`.
 
-    A request reads 50,000 lines, rows or samples and works for 30 s; a file with more is answered with 413, which says
-    what was kept. 503 when too many import at once: send it again."""
+    One request reads up to 50,000 lines, rows or samples and runs for up to 30 s. A file with more returns 413 with
+    what was stored. 503 means that too many imports are running: send it again."""
     asked = keyed(request)
     try:
         with kept_aside(request) as file, trajectory_import.door.admit():
@@ -257,7 +260,7 @@ _ELSEWHERE = (
 
 @router.get("/batches", response=page_of(BatchOut), auth=Key(Scope.READ))
 def list_batches(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
-    """The ledger: what each request or import came to, newest first."""
+    """List what became of each request and import (the ledger), newest first."""
     return paginate(Batch.objects.filter(project=keyed(request).project), query)
 
 

@@ -33,7 +33,7 @@ class NoteOut(Schema):
 
 
 class TrafficProposalOut(Schema):
-    """The parts that the newest runs have in common; nothing is made of them until they are posted."""
+    """The parts that the newest runs have in common. No version is created from them until you post them."""
 
     reported: ReportedOut
     others: list[ReportedOut]
@@ -47,13 +47,13 @@ class TrafficProposalOut(Schema):
 
 
 class TrafficVersionIn(Body):
-    """Makes the version of the proposal, with what is given here instead."""
+    """Creates the proposed version, with the fields given here replacing the proposed ones."""
 
     label: str | None = Field(
-        None, description="of the runs to read, as they report it; those of the newest run if none"
+        None, description="version label of the runs to read, as they report it; that of the newest run if omitted"
     )
     link: bool = Field(
-        True, description="whether runs that report it, and belong to no version, become the version's own"
+        True, description="whether runs that report this label and belong to no version are linked to the new one"
     )
     base_model: str | None = None
     endpoint: dict[str, Any] | None = None
@@ -70,7 +70,7 @@ class TrafficVersionOut(VersionOut):
 
 @router.get("/agents/{name}/versions/from-traffic", response=TrafficProposalOut, auth=Key(Scope.READ))
 def propose_version(request: HttpRequest, name: str, label: str | None = None) -> traffic_versions.Proposal:
-    """Read off the newest production runs what the agent is made of, and in how many of them it was so."""
+    """Propose a version from the agent's newest production runs, with the number of runs that support each part."""
     return traffic_versions.proposal(find_agent(keyed(request).project, name), label)
 
 
@@ -80,7 +80,7 @@ def propose_version(request: HttpRequest, name: str, label: str | None = None) -
     auth=Key(Scope.BUILD),
 )
 def create_version_from_traffic(request: HttpRequest, name: str, body: TrafficVersionIn) -> Status[Any]:
-    """201 for a new version, 200 for the existing one with exactly this content."""
+    """Create the proposed version: 201 if it is new, 200 with the existing one if it has exactly this content."""
     asked = keyed(request)
     agent = find_agent(asked.project, name)
     found = traffic_versions.proposal(agent, body.label)
