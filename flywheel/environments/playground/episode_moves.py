@@ -70,7 +70,7 @@ def say(*, play: Play, message: Message, at: int) -> Play:
     person looked, so that a double click is one move. Raises Stale."""
     row = _locked(play, at)
     if row.is_over:
-        raise Stale("the episode is over; take the last move back, or play anew")
+        raise Stale("the episode is over; take the last move back, or play again")
     if not _is_elsewhere(row):
         add(row, message)
     elif unanswered(row):
@@ -100,7 +100,7 @@ def ask(
         return there
     row = _locked(play, at)
     if row.is_over:
-        raise Stale("the episode is over; take the last move back, or play anew")
+        raise Stale("the episode is over; take the last move back, or play again")
     if version.agent.project_id != row.project_id:
         raise Stale(f"{version} is not of this project", field="version")
     return _submit(row, actor, key=key, version=version, to_the_end=to_the_end, temperature=temperature)

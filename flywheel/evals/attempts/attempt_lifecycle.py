@@ -25,7 +25,7 @@ from flywheel.trajectories.formats.values.hostile_json import text
 MOST_GOES = 3
 """How often an attempt is given to programs that fall silent, before it is unscored."""
 ONCE_ONLY = (
-    "it broke off after calls were sent to a server that does not begin anew, so it is not made again: they would be "
+    "it broke off after calls were sent to a server that does not reset, so it is not tried again: they would be "
     "carried out twice"
 )
 LEASE_S, LEAST_LEASE_S = 60.0, 2.0

@@ -317,7 +317,7 @@ def test_an_attempt_that_broke_off_after_a_call_is_made_again_only_where_the_ser
         ProgramRuns(lease, run, carrier(attempt)._env, [(attempt.task, 0)])._rows()
     row = ProgramAttempt.objects.get()
     assert (row.state, len(row.uses)) == (("waiting", 0) if resets else ("answered", 1))
-    assert ("a server that does not begin anew" in row.error) is not resets
+    assert ("a server that does not reset" in row.error) is not resets
 
 
 @pytest.mark.parametrize("is_sent", [True, False])

@@ -115,7 +115,7 @@ class ConfigForm(FunctionsForm, WorldSettingsForm):
         initial=STARTER,
     )
     start = forms.ChoiceField(
-        choices=[("extend", "stands beside what reset returns"), ("replace", "takes the place of what reset returns")],
+        choices=[("extend", "is added to what reset returns"), ("replace", "replaces what reset returns")],
         label="A task's own state",
         help_text="Beside it: each of its parts takes the place of the part of that name.",
     )
