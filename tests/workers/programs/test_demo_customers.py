@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent
@@ -11,6 +12,7 @@ from tests.conftest import Build, Cast
 from workers.jobs import eval_runs
 from workers.programs import demo_customers, story_playback
 from workers.programs.demo import THIS_WEEK
+from workers.reference import traffic
 
 pytestmark = pytest.mark.django_db
 
@@ -55,3 +57,30 @@ def test_who_came_already_does_not_come_again(agent: Agent, build: Build) -> Non
     build.trajectory(session_id="c20-0251")
     build.trajectory(session_id="somebody")
     assert demo_customers.first_new(agent.project) == 252
+
+
+def test_a_story_that_is_told_again_sends_no_customer_twice(
+    agent: Agent, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    def send(endpoint: str, key: str, requests: list[Any], rollouts: list[Any], **_: Any) -> None:
+        assert len(requests) == len(rollouts)
+        for request in requests:
+            build.trajectory(session_id=request.session_id)
+        sent.extend(sorted({request.session_id for request in requests}))
+
+    monkeypatch.setattr(story_playback, "_answers", lambda _: True)
+    monkeypatch.setattr(traffic, "answer", lambda _, requests: [None for _ in requests])
+    monkeypatch.setattr(traffic, "send", send)
+    assert agent.live is not None
+    shut: Any = Shut()
+    now, told = timezone.now(), []
+    for customers in (range(2), range(4), range(4)):  # ended in its middle, told again, and once more
+        told.append(
+            story_playback.answer_customers(
+                agent.project, agent.live, shut, "http://here", customers, begin=now, end=now
+            )
+        )
+    assert sent == [f"c20-{number:04}" for number in range(4)]
+    assert told[2] == 0
