@@ -24,6 +24,8 @@ from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
 
 GAINS_SHOWN = 12
+DIFFERENCE = "candidates__report__comparison__differences__success"
+"""Of a candidate's report, which is long otherwise."""
 
 
 @require_GET
@@ -41,7 +43,7 @@ def index(request: PageRequest) -> HttpResponse:
         eval_values=Subquery(evals.order_by("-step").values("values")[:1]),
         start_values=Subquery(evals.filter(step=0).values("values")[:1]),
     )
-    page = page_at(request, shown.prefetch_related("candidates"), is_counted=True)
+    page = page_at(request, shown, is_counted=True)
     return render(
         request,
         "training/index.html",
@@ -60,17 +62,11 @@ def index(request: PageRequest) -> HttpResponse:
 
 def _gains(runs: Sequence[TrainingRun]) -> dict[str, Any] | None:
     """Held-out success of what these runs made beside what they began with; None where nothing was compared yet."""
-    rows = [
-        Whisker(f"{run} {run.algorithm_label}", candidate.report["comparison"]["differences"]["success"])
-        for run in runs
-        for candidate in run.candidates.all()
-        if candidate.report.get("comparison")
-    ]
-    return (
-        forest("Gain of each run", "gains", rows[:GAINS_SHOWN], note="held-out success, 95% intervals")
-        if rows
-        else None
-    )
+    compared = TrainingRun.objects.filter(pk__in=[run.pk for run in runs], candidates__isnull=False)
+    found = dict(compared.order_by("candidates").values_list("pk", DIFFERENCE))
+    rows = [Whisker(f"{run} {run.algorithm_label}", found[run.pk]) for run in runs if found.get(run.pk)]
+    note = "held-out success, 95% intervals"
+    return forest("Gain of each run", "gains", rows[:GAINS_SHOWN], note) if rows else None
 
 
 @require_GET

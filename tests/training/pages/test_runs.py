@@ -15,10 +15,13 @@ from flywheel.accounts.models import User
 from flywheel.core import recipes
 from flywheel.edge.jobs import State
 from flywheel.evals.models import EvalRun
+from flywheel.promotions.models import Candidate
 from flywheel.training.models import Point, TrainingRun
 from tests.edge.posting import posted
+from tests.promotions.conftest import agent, candidate, evaluated
 from tests.training.conftest import NOON, Room
 
+__all__ = ["agent", "candidate", "evaluated"]
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
 HERE = "/p/acme/training/"
@@ -302,3 +305,17 @@ def test_more_runs_ask_no_more_questions(
         room.asked(room.launch(), {0: 0.2, 20: 0.4})
     with django_assert_max_num_queries(len(few)):
         client.get(HERE)
+
+
+def test_the_gain_of_each_run_is_drawn_with_its_interval(
+    room: Room,
+    candidate: Candidate,
+    sign_in: SignIn,
+) -> None:
+    run, client = room.launch(), sign_in(room.cast.viewer)
+    assert "Gain of each run" not in text(client.get(HERE))
+    Candidate.objects.filter(pk=candidate.pk).update(run=run)
+    page = text(client.get(HERE))
+    assert "Gain of each run" in page
+    assert f"{run} SFT" in page
+    assert "66.6667" in page
