@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Final, Literal
 
 from PIL import Image
 from playwright.sync_api import Locator, Page
@@ -11,6 +12,8 @@ DRAWN_MS = 1500
 FILM_SIZE = (1200, 750)
 FILM_MAX = 4 * 10**6
 """Bytes, so that a page that shows the film stays light."""
+SHOWN: Final = "initial"
+"""To hide the caret, a style would be written into the page, which its policy refuses."""
 MARK = "element => { element.style.outline = '3px solid var(--accent)'; element.style.outlineOffset = '2px'; }"
 
 
@@ -24,11 +27,13 @@ class Camera:
 
     def picture(self, page: Page, name: str) -> None:
         """Take the window's first screen, light and dark."""
-        page.wait_for_timeout(DRAWN_MS)
-        page.screenshot(path=self.folder / f"{name}.png")
-        page.emulate_media(color_scheme="dark")
-        page.wait_for_timeout(DRAWN_MS)
-        page.screenshot(path=self.folder / f"{name}-dark.png")
+        page.evaluate("scrollTo(0, 0)")
+        both: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+        for colours in both:
+            page.emulate_media(color_scheme=colours)
+            page.wait_for_timeout(DRAWN_MS)
+            end = "-dark" if colours == "dark" else ""
+            page.screenshot(path=self.folder / f"{name}{end}.png", caret=SHOWN)
         page.emulate_media(color_scheme="light")
 
     def frame(self, page: Page, milliseconds: int, at: Locator | None = None) -> None:
@@ -36,7 +41,7 @@ class Camera:
         if at is not None:
             at.scroll_into_view_if_needed()
             at.evaluate(MARK)
-        self._film.append((page.screenshot(type="jpeg", quality=95), milliseconds))
+        self._film.append((page.screenshot(type="jpeg", quality=95, caret=SHOWN), milliseconds))
 
     def develop(self, name: str) -> int:
         """Write the film as an animated WebP, and return its bytes. Raises ValueError when they are too many."""
