@@ -278,7 +278,7 @@
     });
     const traceOf = { bar: barsOf, forest: forestOf }[spec.kind] || linesOf;
     const traces = drawn.flatMap(({ series, color }, index) => traceOf(spec, series, color, index));
-    if (spec.kind === "forest") place.style.height = `${64 + 26 * new Set(spec.series.flatMap((series) => series.y)).size}px`;
+    if (spec.kind === "forest") place.style.height = `${Math.max(130, 64 + 26 * new Set(spec.series.flatMap((series) => series.y)).size)}px`;
     spec.shown = { ...spec, series: drawn.map((each) => each.series) };
     Plotly.react(place, traces, layoutOf(spec.shown, theme), CONFIG);
     listenTo(place);

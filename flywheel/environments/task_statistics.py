@@ -82,7 +82,7 @@ def funnel(project: Project) -> list[tuple[str, int]]:
         ("failures labelled", failures.count()),
         ("turned into a task", tasks.order_by().values("source").distinct().count()),
         ("proved", proved.order_by().values("source").distinct().count()),
-        ("held out, and asked of the live version", asked.count()),
+        ("held out and run on the live version", asked.count()),
         ("solved by it", solved.count()),
     ]
 

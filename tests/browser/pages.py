@@ -24,8 +24,8 @@ LONG = {
     "trajectories:index",
     "trajectories:trajectory",
     "environments:environment",
-    "glossary",
-    "guide",
+    "help:glossary",
+    "help:guide",
     "accounts:activity",
 }
 """Lists, trajectories and texts, which are as long as what they hold."""
@@ -130,6 +130,7 @@ def main() -> None:
         tab = Tab(browser, base)
         tab.context.add_init_script(WATCH)
         tab.open(given.link)
+        tab.page.wait_for_timeout(SETTLED_MS)  # a visit after the first is weighed
         found = []
         for look in looks(tab, tab.page.url, given.pictures):
             found.append(look)
