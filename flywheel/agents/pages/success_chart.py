@@ -1,5 +1,6 @@
 """Success of an agent's versions: in production by day, and on held-out tasks."""
 
+from collections.abc import Iterable
 from datetime import date, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from flywheel.core.evidence.statistics.estimates import proportion
 DAYS = 30
 VERSIONS = 5
 """Lines of the chart: the newest versions that were in production."""
+MARKS = 12
 SETS = 4
 """Lines of the other: the task sets that were measured last."""
 
@@ -52,11 +54,17 @@ def success_chart(agent: Agent, days: int = DAYS) -> dict[str, Any]:
         "x": {"title": "day"},
         "y": {"title": "success", "unit": "%"},
         "series": [_line(number, lines[number], is_live=number == live) for number in sorted(newest)],
-        "marks": [
-            {"x": move.created_at.date().isoformat(), "label": f"v{move.after.number} live"} for move in moves[:12]
-        ],
+        "marks": marks_of(moves[:MARKS]),
         "empty": "No judged trajectory of a known version in this period",
     }
+
+
+def marks_of(moves: Iterable[Any]) -> list[dict[str, str]]:
+    """A mark for each day on which another version went live, naming all of that day in their order."""
+    days: dict[str, list[str]] = {}
+    for move in moves:
+        days.setdefault(move.created_at.date().isoformat(), []).append(f"v{move.after.number}")
+    return [{"x": day, "label": f"{', '.join(versions)} live"} for day, versions in days.items()]
 
 
 def _line(number: int, days: list[tuple[date, int, int]], *, is_live: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_GET
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project, User
 from flywheel.agents.models import Agent
+from flywheel.agents.pages.success_chart import marks_of
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Task
@@ -127,7 +128,8 @@ def success_chart(project: Project, produced: Any) -> dict[str, Any]:
         line["x"].append(row["day"].date().isoformat())
         for part, value in (("y", share.mean), ("low", share.low), ("high", share.high)):
             line[part].append(None if value is None else round(100 * value, 2))
-    moves = Promotion.objects.filter(agent__project=project).exclude(kind=Promotion.Kind.FIRST).select_related("after")
+    moves = Promotion.objects.filter(agent__project=project).exclude(kind=Promotion.Kind.FIRST)
+    moves = moves.select_related("after").order_by("pk")
     return {
         "kind": "line",
         "key": "success",
@@ -135,7 +137,7 @@ def success_chart(project: Project, produced: Any) -> dict[str, Any]:
         "x": {"title": "day"},
         "y": {"title": "success", "unit": "%"},
         "series": list(lines.values())[-6:],
-        "marks": [{"x": m.created_at.date().isoformat(), "label": f"v{m.after.number} live"} for m in moves],
+        "marks": marks_of(moves),
         "note": "trajectories whose outcome was reported; the band is their 95% Wilson interval",
     }
 

@@ -1,9 +1,12 @@
 """Held-out success over versions: only what was measured on one set, and nothing where nothing compares."""
 
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
 import pytest
 
 from flywheel.agents.models import Agent
-from flywheel.agents.pages.success_chart import held_out_chart
+from flywheel.agents.pages.success_chart import held_out_chart, marks_of
 from tests.conftest import Build
 from tests.promotions.conftest import Evaluated, agent, evaluated
 
@@ -49,3 +52,11 @@ def test_a_version_that_a_set_lacks_leaves_a_gap(
         str(sets[0]): [25.0, None, 25.0],
         str(sets[1]): [25.0, 25.0, 25.0],
     }
+
+
+def test_moves_of_one_day_share_a_mark() -> None:
+    moves = [
+        SimpleNamespace(created_at=datetime(2026, 11, day, 9, tzinfo=UTC), after=SimpleNamespace(number=number))
+        for day, number in ((26, 2), (27, 3), (27, 2))
+    ]
+    assert marks_of(moves) == [{"x": "2026-11-26", "label": "v2 live"}, {"x": "2026-11-27", "label": "v3, v2 live"}]

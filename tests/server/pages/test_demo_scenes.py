@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
+from flywheel.agents.models import Agent
 from flywheel.edge.jobs import State
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Decision
@@ -77,7 +78,11 @@ def test_a_run_is_watched_and_its_candidate_decided_and_production_looked_at(
     Candidate.objects.filter(pk=candidate.pk).update(state=Candidate.State.REJECTED)
     assert (at(demo).number, "was not promoted" in at(demo).words) == (2, True)
     Candidate.objects.filter(pk=candidate.pk).update(state=Candidate.State.PROMOTED)
+    Agent.objects.filter(pk=candidate.agent_id).update(live=candidate.version)
     assert (at(demo).number, at(demo).url) == (5, "/p/demo/")
+    assert at(demo).words.startswith(f"{candidate.version} is live")
+    Agent.objects.filter(pk=candidate.agent_id).update(live=candidate.baseline)
+    assert at(demo).words.startswith(f"{candidate.baseline} answers again")
 
 
 def test_a_run_that_ended_without_a_version_is_begun_again(demo: Project, build: Build) -> None:
