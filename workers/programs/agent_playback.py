@@ -133,7 +133,7 @@ def agent_with_first_version(project: Project, desk: HelpDesk) -> Agent:
             ),
             note="as it went into production; its model is scripted",
         )
-        make_first(agent=agent, version=version, actor=approver(project), reason="where the story begins")
+        make_first(agent=agent, version=version, actor=approver(project), reason="the first version")
     return Agent.objects.select_related("live").get(pk=agent.pk)
 
 

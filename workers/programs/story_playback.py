@@ -100,7 +100,7 @@ def agent_with_first_version(project: Project) -> Agent:
             form=story.AGENT_CONFIG.form,
             note="the policy that ships with Flywheel",
         )
-        make_first(agent=agent, version=version, actor=approver(project), reason="where the story begins")
+        make_first(agent=agent, version=version, actor=approver(project), reason="the first version")
     return Agent.objects.select_related("live__weights").get(pk=agent.pk)
 
 

@@ -165,7 +165,7 @@ def describe(key: str, *runs: EvalRun) -> dict[str, Any]:
         # How long a batch here takes is the machine's, not the version's: shown, never called better or worse.
         "better": "" if is_share else "high" if metric.higher_is_better else "low",
         "less_is_better": not metric.higher_is_better,
-        "note": "a share of its batch, beside the worker" if is_share else "",
+        "note": "estimated: attempts run in batches, each is given an equal share of the time" if is_share else "",
         "is_rate": metric.unit == "rate",
     }
 

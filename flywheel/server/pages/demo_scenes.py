@@ -58,8 +58,8 @@ def scene_of(project: Project) -> Scene | None:
     run = TrainingRun.objects.filter(project=project, created_by__username__in=ROLES).order_by("-pk").first()
     if run is None and (left := REVIEWED - _reviewed(project)) > 0:
         words = (
-            f"Review {left} {'failure' if left == 1 else 'failures'}: y confirms what the detector found, "
-            "c corrects it, x makes a test of it."
+            f"Review {left} {'failure' if left == 1 else 'failures'}: press y to confirm what the detector found, "
+            "c to enter what was right, x to turn it into a test."
         )
         return Scene(1, words, "Review", "reviewer", at("failures:queue"), is_passing=True)
     if run is None:
