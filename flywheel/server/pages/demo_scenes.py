@@ -80,9 +80,7 @@ def scene_of(project: Project) -> Scene | None:
         words = f"{candidate.version} was not promoted. Label more failures, or train again."
         return Scene(2, words, "Open the form", "trainer", at("training:launch"))
     if candidate.agent.live_id == candidate.version_id:
-        words = (
-            f"{candidate.version} is live and answers new customers. Watch production rise. Roll back: it falls."
-        )
+        words = f"{candidate.version} is live and answers new customers. Watch production rise. Roll back: it falls."
     else:
         words = f"{candidate.agent.live} answers again, and production falls. This is the end: look around."
     return Scene(5, words, "Watch production", "approver", at("overview:index"))
