@@ -47,7 +47,7 @@ window.Flywheel = (() => {
     const distance = Math.abs(seconds);
     if (distance < 45) return seconds >= 0 ? "just now" : "in a moment";
     let text;
-    if (distance < 3570) text = `${Math.max(1, Math.round(distance / 60))}\u00a0m`;
+    if (distance < 3570) text = `${Math.max(1, Math.round(distance / 60))}\u00a0min`;
     else if (distance < 84600) text = `${Math.max(1, Math.round(distance / 3600))}\u00a0h`;
     else if (distance < 30 * 86400) text = `${Math.max(1, Math.round(distance / 86400))}\u00a0d`;
     else return day.format(moment);

@@ -45,13 +45,13 @@ def ago(value: datetime | date | None) -> str:
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """`just now`, `2 m ago`, `3 h ago`, `in 5 m`, `4 d ago`, then the date. static/app.js says the same."""
+    """`just now`, `2 min ago`, `3 h ago`, `in 5 min`, `4 d ago`, then the date. static/app.js says the same."""
     seconds = (now - moment).total_seconds()
     distance = abs(seconds)
     if distance < 45:
         return "just now" if seconds >= 0 else "in a moment"
     if distance < 3570:
-        text = f"{max(1, round(distance / 60))}{GAP}m"
+        text = f"{max(1, round(distance / 60))}{GAP}min"
     elif distance < 84_600:
         text = f"{max(1, round(distance / 3600))}{GAP}h"
     elif distance < 30 * 86_400:

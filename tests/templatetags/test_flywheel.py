@@ -179,8 +179,8 @@ def test_a_difference_says_in_words_whether_it_is_better() -> None:
     [
         (NOW - timedelta(seconds=10), "just now"),
         (NOW + timedelta(seconds=10), "in a moment"),
-        (NOW - timedelta(minutes=2), "2 m ago"),
-        (NOW + timedelta(minutes=5), "in 5 m"),
+        (NOW - timedelta(minutes=2), "2 min ago"),
+        (NOW + timedelta(minutes=5), "in 5 min"),
         (NOW - timedelta(hours=3), "3 h ago"),
         (NOW - timedelta(days=4), "4 d ago"),
         (NOW - timedelta(days=90), "4 Dec 2025"),
