@@ -132,11 +132,14 @@ def estimate_value(estimate: Any, kind: str = "percent") -> str:
 
 @register.filter
 def estimate_margin(estimate: Any, kind: str = "percent") -> str:
-    """Half the width of the interval, in the unit of the value: `±3.1`."""
+    """Half the width of the interval, in the unit of the value: `±3.1`. The interval itself, `[72.2, 97.4]`, of a share
+    from which half the width would lead below 0 or beyond 100."""
     low, high = _number(_part(estimate, "low")), _number(_part(estimate, "high"))
     if low is None or high is None:
         return ""
-    half = (high - low) / 2
+    half, mean = (high - low) / 2, _number(_part(estimate, "mean"))
+    if kind in ("percent", "") and mean is not None and not half <= mean <= 1 - half:
+        return f"[{low * 100:.1f}, {high * 100:.1f}]"
     if kind in ("percent", "points", ""):
         return f"±{half * 100:.1f}"
     if kind == "number":

@@ -138,6 +138,16 @@ def test_an_estimate_shows_its_interval_and_n() -> None:
     assert "95% interval: 61.1% to 67.3%" in html
 
 
+def test_an_interval_that_would_leave_0_to_100_is_shown_itself() -> None:
+    def margin(mean: float, low: float, high: float) -> str:
+        return numbers.estimate_margin(Result(mean, low, high, 30))
+
+    assert margin(0.892, 0.722, 0.974) == "[72.2, 97.4]"
+    assert margin(1.0, 0.876, 1.0) == "[87.6, 100.0]"
+    assert margin(0.0, 0.0, 0.124) == "[0.0, 12.4]"
+    assert margin(0.433, 0.25, 0.61) == "±18.0"
+
+
 def test_an_estimate_of_the_core_and_a_dict_look_the_same() -> None:
     core = Estimate(mean=0.5, low=0.4, high=0.6, n=40, unscored=2, clusters=33, method="bootstrap")
     html = render("{% estimate e %}", e=core)
