@@ -23,6 +23,7 @@ def test_a_builder_downloads_a_package_and_the_ledger_knows(
     tab = Tab(browser, live_server.url)
     tab.sign_in(cast.trainer.username, PASSWORD)
     tab.open(f"/p/{cast.project.slug}/environments/e/{task_set.environment_version.environment.name}/")
+    tab.click("Task sets")
     tab.click("Export")
     card = tab.page.locator("#export")
     card.get_by_text("Harbor").click()
