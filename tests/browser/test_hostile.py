@@ -42,6 +42,7 @@ NO_PAGE = {
     "accounts:demo": "opens by the demo's link alone",
     "help:guide": "a file of ours",
     "help:design": "a file of ours",
+    "help:image": "a picture of ours",
     "readyz": "no page, and not ready: there is no worker",
     "training:dataset_rows": "a file, and this dataset has none",
     "training:dataset_format": "a file, and this dataset has none",

@@ -41,6 +41,7 @@ def test_failures_are_clustered_looked_at_and_labelled_by_keys(
     job = Clustering.objects.get()
     work(job)
     expect(page.locator("h1")).to_have_text("2 clusters of 14 failures")  # the page loads itself anew
+    page.wait_for_load_state("load")  # and listens to keys only then
 
     tab.press("j", "Enter")
     page.wait_for_url("**/similar/clusters/**")
