@@ -335,13 +335,13 @@ window.Flywheel = (() => {
   // ── Panels: of a [data-panels] one part at a time, chosen by its tabs and by where the address leads ─────────
 
   const chosen = new Map(); // panel by the id of its root: what htmx swaps in comes as if nobody had chosen
-  const led = () => location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const led = () => document.getElementById(location.hash.slice(1));
 
   function showPanels() {
     const target = led();
     for (const root of all("[data-panels]")) {
       const panels = all("[data-panel]", root);
-      const wanted = panels.find((panel) => target && panel.contains(target)) ?? panels.find(({ id }) => id === chosen.get(root.id));
+      const wanted = panels.find((panel) => panel.contains(target)) ?? panels.find(({ id }) => id === chosen.get(root.id));
       const shown = wanted ?? panels.find((panel) => !panel.hidden);
       if (!shown) continue;
       chosen.set(root.id, shown.id);
@@ -354,9 +354,9 @@ window.Flywheel = (() => {
   addEventListener("hashchange", () => {
     showPanels();
     const target = led();
-    if (!target || target.matches("[data-panel]")) return;
-    target.scrollIntoView();
-    if (target.matches(reached)) target.focus(); // it could not have it while it was hidden
+    if (!target?.closest("[data-panel]") || target.matches("[data-panel]")) return;
+    target.scrollIntoView(); // nobody could go there while it was hidden
+    if (target.matches(reached)) target.focus();
   });
 
   // ── The rail's counts, where a part of the page that came anew knows better ──────────────────────────────────

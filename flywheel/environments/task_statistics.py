@@ -34,11 +34,10 @@ def solve_rates(environment: Environment) -> list[Solved]:
 
 def rates_of(environments: Collection[Environment]) -> dict[int, list[Solved]]:
     """The same of each environment, by its key."""
-    newest = EnvironmentVersion.objects.filter(environment=OuterRef("environment")).order_by("-number")
     rows = (
         Task.objects.filter(
             environment__in=environments,
-            results__run__verifier_digest=Subquery(newest.values("verifier_digest")[:1]),
+            results__run__verifier_digest=_newest_verifier(),
             results__run__split__in=[Split.TRAIN, Split.HELD_OUT],
         )
         .order_by()
@@ -64,14 +63,25 @@ def rates_of(environments: Collection[Environment]) -> dict[int, list[Solved]]:
     return rates
 
 
+def _newest_verifier() -> Subquery:
+    """Return the digest of the newest verifier of a task's environment."""
+    newest = EnvironmentVersion.objects.filter(environment=OuterRef("environment")).order_by("-number")
+    return Subquery(newest.values("verifier_digest")[:1])
+
+
 def funnel(project: Project) -> list[tuple[str, int]]:
     """Count how far the project's labelled failures came, each step a part of the one before: to a task, to a proved
-    one, to a held-out one that its agent's live version was asked, to one that it solves in half of its attempts."""
+    one, to a held-out one that its agent's live version was asked, to one that it solves in half of its attempts, under
+    the newest verifier."""
     failures = project.trajectories.filter(label=Label.FAILURE).exclude(source=Source.ROLLOUT)
     tasks = project.tasks.filter(retired_at=None, source__in=failures)
     proved = tasks.filter(is_proved=True)
     asked = (
-        proved.filter(split=Split.HELD_OUT, results__run__version=F("environment__agent__live"))
+        proved.filter(
+            split=Split.HELD_OUT,
+            results__run__version=F("environment__agent__live"),
+            results__run__verifier_digest=_newest_verifier(),
+        )
         .order_by()
         .values("source")
         .annotate(mean=Avg(Cast("results__success", IntegerField())))

@@ -22,11 +22,10 @@ HEIGHT = 900
 WINDOWS_MAX, PAINT_MS_MAX, SHIFT_MAX, KB_MAX = 3.0, 1000.0, 0.1, 60.0
 LONG = {
     "trajectories:index",
-    "trajectories:trajectory",
+    "trajectories:detail",
     "environments:environment",
     "help:glossary",
     "help:guide",
-    "accounts:activity",
 }
 """Lists, trajectories and texts, which are as long as what they hold."""
 SKIPPED = ("/account/", "/static/", "/api/", "/admin/", "/export", "/download", ".json", ".csv")

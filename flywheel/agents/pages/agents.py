@@ -1,8 +1,7 @@
 from typing import Any
 
-from django.apps import apps
 from django.contrib import messages
-from django.db.models import Count, Max
+from django.db.models import Count
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
@@ -12,7 +11,7 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.pages.forms import AgentForm, VersionForm
 from flywheel.agents.pages.program_snippets import snippet_of
-from flywheel.agents.pages.success_chart import held_out_chart, success_chart
+from flywheel.agents.pages.success_chart import held_out_chart, newest_evals, success_chart
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_changes import PROMPT, changes, lines
 from flywheel.core.traces.call_forms import LABELS
@@ -171,15 +170,11 @@ def _newest_evals(agent: Agent) -> dict[int, Any]:
     """Find each version's newest finished held-out run, by its primary key; on one task set for all where there is one.
 
     That set is the one which most versions were measured on, the newest of them where there are several: success on
-    different sets says nothing of which version is better. The evals room lies to the right of this one and is asked by
-    name: what it knows of a version belongs on its page.
+    different sets says nothing of which version is better.
     """
-    runs = apps.get_model("evals.EvalRun").objects
-    finished = runs.filter(state="succeeded", split="held_out", version__agent=agent)
-    newest = {
-        (version, task_set): pk
-        for version, task_set, pk in finished.values_list("version_id", "task_set_id").annotate(newest=Max("pk"))
-    }
+    runs = newest_evals(agent)
+    rows = runs.values_list("version_id", "task_set_id", "pk")
+    newest = {(version, task_set): pk for version, task_set, pk in rows}
     measured: dict[int, list[int]] = {}
     for (_, task_set), pk in newest.items():
         measured.setdefault(task_set, []).append(pk)

@@ -5,7 +5,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from django.apps import apps
-from django.db.models import Case, CharField, Count, F, Max, Q, Value, When
+from django.db.models import Case, CharField, Count, F, Max, Q, QuerySet, Value, When
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
@@ -16,6 +16,7 @@ DAYS = 30
 VERSIONS = 5
 """Lines of the chart: the newest versions that were in production."""
 MARKS = 12
+"""Moves of what is live that it marks."""
 SETS = 4
 """Lines of the other: the task sets that were measured last."""
 
@@ -73,22 +74,31 @@ def _line(number: int, days: list[tuple[date, int, int]], *, is_live: bool) -> d
         "name": f"version {number}",
         "role": "candidate" if is_live else "plain",
         "x": [day.isoformat() for day, _, _ in days],
-        "y": [round(100 * (estimate.mean or 0), 2) for estimate in estimates],
-        "low": [round(100 * (estimate.low or 0), 2) for estimate in estimates],
-        "high": [round(100 * (estimate.high or 0), 2) for estimate in estimates],
+        "y": [_percent(estimate.mean) for estimate in estimates],
+        "low": [_percent(estimate.low) for estimate in estimates],
+        "high": [_percent(estimate.high) for estimate in estimates],
     }
+
+
+def newest_evals(agent: Agent) -> QuerySet[Any]:
+    """The newest finished held-out eval of each version on each task set, newest first.
+
+    The evals room lies to the right of this one and is asked by name: what it knows of a version belongs on its page.
+    """
+    runs = apps.get_model("evals.EvalRun").objects.filter(state="succeeded", split="held_out", version__agent=agent)
+    newest = runs.order_by().values("version", "task_set").annotate(newest=Max("pk")).values("newest")
+    return runs.filter(pk__in=newest).order_by("-pk")
 
 
 def held_out_chart(agent: Agent) -> dict[str, Any] | None:
     """Held-out success over versions, a line a task set that two or more were measured on; None where there is none.
 
-    Each point is the newest finished eval of that version on that set, with its interval. The evals room lies to the
-    right of this one and is asked by name.
+    Each point is the newest finished eval of that version on that set, with its interval.
     """
-    runs = apps.get_model("evals.EvalRun").objects.filter(state="succeeded", split="held_out", version__agent=agent)
-    newest = runs.values("version", "task_set").annotate(newest=Max("pk")).values("newest")
     lines: dict[str, dict[int, Any]] = {}
-    for run in runs.filter(pk__in=newest).select_related("version", "task_set").order_by("-pk"):
+    for run in (
+        newest_evals(agent).select_related("version", "task_set").defer("version__system_prompt", "version__tools")
+    ):
         if (success := run.summary.get("metrics", {}).get("success")) and success["mean"] is not None:
             lines.setdefault(str(run.task_set), {})[run.version.number] = success
     shown = {name: points for name, points in lines.items() if len(points) > 1}

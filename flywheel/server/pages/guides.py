@@ -10,7 +10,7 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_GET
 from markdown_it import MarkdownIt
@@ -138,14 +138,10 @@ def _name_heading(heading: Token, text: Token) -> str:
 def _show_inside(token: Token) -> None:
     """Show a picture as it is served here, light or dark as the page is."""
     name = posixpath.basename(str(token.attrGet("src"))).removesuffix(".png")
-    both = ((each, reverse("help:image", args=[name + each])) for each in ("", "-dark"))
-    token.type, token.content = (
-        "html_inline",
-        "".join(
-            format_html('<img class="in-{}" src="{}" alt="{}" loading="lazy">', each[1:] or "light", url, token.content)
-            for each, url in both
-        ),
-    )
+    both = [(colours, reverse("help:image", args=[name + end])) for colours, end in (("light", ""), ("dark", "-dark"))]
+    rows = ((colours, url, token.content) for colours, url in both)
+    token.content = format_html_join("", '<img class="in-{}" src="{}" alt="{}" loading="lazy">', rows)
+    token.type = "html_inline"
 
 
 def _lead_inside(token: Token, folder: str) -> None:

@@ -64,11 +64,9 @@ PICTURES = [
 ON_POLICY = "0 by construction: one step per batch of attempts"
 
 
-def charts(run: TrainingRun, steps: Steps, stride: int) -> list[dict[str, Any]]:
-    """Held-out success first, then everything that the run measured. `steps` are every `stride`-th step's metrics."""
-    evals = list(run.points.filter(kind=Point.Kind.EVAL).order_by("step").values_list("step", "values"))
-    drawn = [held_out(run, evals)] if evals else []
-    return [*drawn, *filter(None, (_draw(picture, steps, run, stride) for picture in PICTURES))]
+def curves(run: TrainingRun, steps: Steps, stride: int) -> list[dict[str, Any]]:
+    """Everything that the run measured as it learnt. `steps` are every `stride`-th step's metrics."""
+    return [*filter(None, (_draw(picture, steps, run, stride) for picture in PICTURES))]
 
 
 def step_points(run: TrainingRun) -> tuple[Steps, int]:
@@ -84,12 +82,16 @@ def step_points(run: TrainingRun) -> tuple[Steps, int]:
     return rows[-MOST_POINTS:], stride
 
 
-def held_out(run: TrainingRun, evals: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Success of the policy on held-out tasks as it learns, against itself before the first step.
+def held_out(run: TrainingRun) -> dict[str, Any] | None:
+    """Success of the policy on held-out tasks as it learns, against itself before the first step; None where it was not
+    measured yet.
 
     The run's own evaluations are greedy and on some of the tasks, so the dashed line is the start asked the same way;
     the baseline eval, which samples all tasks, is another measure and would be a false comparison here.
     """
+    evals = list(run.points.filter(kind=Point.Kind.EVAL).order_by("step").values_list("step", "values"))
+    if not evals:
+        return None
     values = [_percent(values["success"]) for _, values in evals]
     start = values[0] if evals[0][0] == 0 else None
     asked = max(values["n"] for _, values in evals)

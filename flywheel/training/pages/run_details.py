@@ -21,6 +21,7 @@ from flywheel.training.models import Dataset, Point, TrainingEvent, TrainingRun
 from flywheel.training.pages.run_charts import Steps
 
 TURNED_SHOWN = 3
+"""Sampled tasks that stand beside the chart of held-out success."""
 SAMPLED_STEPS = 3
 """Evaluations whose rollouts stand side by side: the first, the middle one, the last."""
 LOG_LINES = 300
@@ -99,13 +100,12 @@ def samples(run: TrainingRun) -> dict[str, Any]:
             "url": urls.get(numbers.get(task) or 0, ""),
             "prompt": prompts[task],
             "cells": [at.get(step) for step in chosen],
-            "before": at.get(chosen[0]),
-            "after": at.get(chosen[-1]),
         }
         for task, at in by_task.items()
     ]
-    broken = [row for row in rows if _is_right(row["before"]) and _is_right(row["after"]) is False]
-    fixed = [row for row in rows if _is_right(row["before"]) is False and _is_right(row["after"])]
+    ends = [(row, _is_right(row["cells"][0]), _is_right(row["cells"][-1])) for row in rows]
+    broken = [row for row, before, after in ends if before and after is False]
+    fixed = [row for row, before, after in ends if before is False and after]
     turned = broken + fixed
     return {
         "steps": chosen,

@@ -102,8 +102,6 @@ def live(request: PageRequest, pk: int) -> HttpResponse:
 
 def _live(found: TrainingRun) -> dict[str, Any]:
     steps, stride = run_charts.step_points(found)
-    drawn = run_charts.charts(found, steps, stride)
-    is_measured = bool(drawn) and drawn[0]["kind"] == "line"
     return {
         "run": found,
         "others": run_details.others(found),
@@ -112,8 +110,8 @@ def _live(found: TrainingRun) -> dict[str, Any]:
         "fingerprint": run_details.fingerprint(found),
         "is_settled": run_details.is_settled(found),
         "alerts": run_details.alerts(found, steps),
-        "held_out": drawn[0] if is_measured else None,
-        "curves": drawn[1:] if is_measured else drawn,
+        "held_out": run_charts.held_out(found),
+        "curves": run_charts.curves(found, steps, stride),
         "samples": run_details.samples(found),
         "log": run_details.log(found),
         "advice": run_details.failed_advice(found) if found.state == State.FAILED else "",

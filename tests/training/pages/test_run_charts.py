@@ -16,7 +16,8 @@ pytestmark = pytest.mark.django_db
 
 
 def drawn(run: TrainingRun) -> dict[str, dict[str, Any]]:
-    return {spec["title"]: spec for spec in run_charts.charts(run, *run_charts.step_points(run))}
+    found = [run_charts.held_out(run), *run_charts.curves(run, *run_charts.step_points(run))]
+    return {spec["title"]: spec for spec in found if spec}
 
 
 def test_only_what_was_measured_is_drawn(room: Room) -> None:
