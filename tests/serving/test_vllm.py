@@ -21,6 +21,7 @@ from flywheel.core.envs import Task
 from flywheel.core.envs import build as build_env
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.core.traces import Message
+from flywheel.core.verifiers import judge_prompts
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.versions import environment_versions
@@ -212,7 +213,7 @@ def test_a_version_that_goes_live_is_loaded_first_and_the_gateway_answers_with_i
 def test_a_judge_on_it_answers_by_the_schema_or_has_no_score_and_a_canary_that_gets_a_mark_voids_the_run(
     server: str, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reference policy is as bad a judge as there is: of two marks it gives 0 to all, of four the highest."""
+    """The reference policy is as bad a judge as there is: it gives 0 to all, as long as the schema has a 0."""
     plain = loaded_adapters.base_name(artifacts.digest_of(POLICY))
     ours = {"type": "judge", "name": "right", "criteria": "It books it.", "endpoint": "vllm", "model": plain}
     spec = {"kind": "rubric", "parts": [ours]}
@@ -245,7 +246,11 @@ def test_a_judge_on_it_answers_by_the_schema_or_has_no_score_and_a_canary_that_g
         verifier={"kind": "rubric", "parts": [scale]},
     )
     run = submit(build, build.task_set())
-    work(run)
+    asked_for = judge_prompts.schema(top=3)
+    asked_for["properties"]["mark"] = {"enum": [3]}
+    with monkeypatch.context() as patched:
+        patched.setattr(judge_prompts, "schema", lambda *_, **__: asked_for)
+        work(run)
     run = EvalRun.objects.get(pk=run.pk)
     assert (run.state, run.error_kind) == (State.FAILED, "canary"), run.error
     assert "gave 3 of 3 to a canary that must get 0" in run.error
