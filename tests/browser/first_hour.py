@@ -2,8 +2,8 @@
 tests.browser.first_hour [--seeds 20 21 …] [--pictures FOLDER]`.
 
 Each seed is a Flywheel of its own with other customers. It prints how many clicks and keys the walk took, how long the
-machine did (training, evals and pages; nobody thinks in between), what the gate said, and production's success before
-and after, a line each. With a folder, README's and the guides' pictures lie there afterwards, light and dark, and the
+machine did (training, evals and pages; nobody thinks in between), how long the review desk took from a key to the next
+item, what the gate said, and production's success before and after, a line each. With a folder, README's and the guides' pictures lie there afterwards, light and dark, and the
 film (`make screenshots`).
 """
 
@@ -35,6 +35,21 @@ PASSES_MS = 2000
 """How long such a moment of waiting was."""
 CUSTOMERS = 30
 """Trajectories of the new version that are waited for."""
+NEXT = """
+window.decided = new Promise((done) => {
+  const before = document.querySelector("#decision").dataset.draft;
+  addEventListener("keydown", (event) => {
+    const look = () => {
+      const now = document.querySelector("#decision")?.dataset.draft;
+      if (now === before) requestAnimationFrame(look);
+      else requestAnimationFrame(() => done(performance.now() - event.timeStamp));
+    };
+    look();
+  }, { once: true, capture: true });
+});
+0
+"""
+"""Milliseconds from a key to the frame that shows another item."""
 LINK = re.compile(r"http://\S+(/account/demo/\S+)")
 
 
@@ -56,6 +71,7 @@ class Visitor:
         self.tab, self.page, self.camera = tab, tab.page, camera
         self.page.set_default_timeout(PATIENCE_MS)
         self.acts = 0
+        self.next_ms: list[float] = []
 
     def click(self, what: str | Locator) -> None:
         self.acts += 1
@@ -100,9 +116,9 @@ def walk(visitor: Visitor, link: str) -> Outcome:
     for number in range(REVIEWED):
         if number == 1:
             visitor.picture("review")
-        item = page.locator("#decision").get_attribute("data-draft")
+        page.evaluate(NEXT)
         visitor.press("y")
-        page.wait_for_function("item => document.querySelector('#decision')?.dataset.draft !== item", arg=item)
+        visitor.next_ms.append(page.evaluate("window.decided"))
     visitor.go_on("Open the form")
     visitor.picture("launch")
     visitor.click("#launch-button")
@@ -186,7 +202,8 @@ def visit(browser: Browser, seed: int, camera: Camera | None) -> None:
         took = time.monotonic() - began
         print(
             f"seed {seed}: {visitor.acts} clicks and keys, {took:.0f} s after {loaded_s:.0f} s of loading; production "
-            f"{found.before} -> {found.after}; {found.verdict}",
+            f"{found.before} -> {found.after}; {found.verdict}; from key to next item "
+            f"{', '.join(f'{ms:.0f}' for ms in visitor.next_ms)} ms",
             *tab.problems,
             sep="\n  ",
             flush=True,
