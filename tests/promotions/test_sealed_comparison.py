@@ -201,7 +201,7 @@ def test_nothing_is_opened_for_a_candidate_that_has_nothing_to_confirm(
     build: Build, cast: Cast, agent: Agent, evaluated: Evaluated, task_set: TaskSet, candidate: Candidate
 ) -> None:
     weak = proposed(build, agent, evaluated, task_set, "No better.", better=5)
-    with pytest.raises(Refused, match="the gate says not shown by the held-out tasks"):
+    with pytest.raises(Refused, match="the gate says not shown to be better by the held-out tasks"):
         open_sealed(candidate=weak, actor=Actor(cast.approver))
     assert final(weak).words.startswith("the gate says not shown")
     approve(candidate, cast, override=True)

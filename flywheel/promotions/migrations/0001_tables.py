@@ -43,7 +43,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('report', models.JSONField()),
                 ('report_digest', models.CharField(max_length=64)),
-                ('verdict', models.CharField(choices=[('eligible', 'Eligible'), ('not_shown', 'not shown'), ('regressed', 'Regressed'), ('invalid', 'Invalid')], max_length=16)),
+                ('verdict', models.CharField(choices=[('eligible', 'Eligible'), ('not_shown', 'not shown to be better'), ('regressed', 'Regressed'), ('invalid', 'Invalid')], max_length=16)),
                 ('state', models.CharField(choices=[('waiting', 'waiting for an approver'), ('promoted', 'Promoted'), ('rejected', 'Rejected'), ('void', 'Void')], default='waiting', max_length=16)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('agent', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='candidates', to='agents.agent')),

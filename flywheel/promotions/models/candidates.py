@@ -22,7 +22,7 @@ class Candidate(models.Model):
 
     class Verdict(models.TextChoices):
         ELIGIBLE = "eligible"
-        NOT_SHOWN = "not_shown", "not shown"
+        NOT_SHOWN = "not_shown", "not shown to be better"
         REGRESSED = "regressed"
         INVALID = "invalid"
 

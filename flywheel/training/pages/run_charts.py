@@ -99,7 +99,7 @@ def held_out(run: TrainingRun) -> dict[str, Any] | None:
         "kind": "line",
         "title": "Held-out success",
         "key": f"held-out-{run.pk}",
-        "note": f"greedy, {asked} tasks; dashed: step 0",
+        "note": f"measured while training: one greedy answer to each of {asked} tasks; dashed: step 0",
         "x": {"title": "step"},
         "y": {"title": "success", "unit": "%", "range": [0, 100]},
         "series": [{"name": "policy", "role": "candidate", "x": [step for step, _ in evals], "y": values}],
