@@ -14,10 +14,11 @@ from functools import cache
 from typing import Annotated, Any
 
 from django.db.models import QuerySet
-from ninja import Field, Schema
+from ninja import Field
 from pydantic import BeforeValidator, create_model
 
 from flywheel.edge.paging import keyset
+from flywheel.edge.schemas import Schema
 
 Ref = Annotated[str, BeforeValidator(lambda row: row if row is None else str(row))]
 """A row by its name: `agent@3`, `set@2`, a user's name. None stays None in `Ref | None`."""
@@ -33,27 +34,35 @@ class JobOut(Schema):
 
     id: int
     state: str
+    """`queued`, `running`, `succeeded`, `failed` or `cancelled`."""
     done: int
     total: int | None
+    """How much there is to do, in the unit of `done`; null while unknown."""
     error: str
+    """Why the job failed; empty otherwise."""
     created_at: datetime
 
 
 class EstimateOut(Schema):
     mean: float | None
-    """None where nothing was scored; never 0 for that."""
+    """Null if nothing was scored, never 0."""
     low: float | None
+    """Lower end of the interval."""
     high: float | None
+    """Upper end of the interval."""
     n: int
+    """How many observations it is estimated from."""
     reason: str
-    """Why there is no interval."""
+    """Why there is no interval; empty if there is one."""
 
 
 class ListQuery(Schema):
     """The parameters that every list takes."""
 
     limit: int = Field(50, ge=1, le=200)
+    """Items per page."""
     cursor: str = ""
+    """`next` of the previous page; empty for the first page."""
 
 
 @cache
@@ -63,7 +72,8 @@ def page_of(item: type[Schema], name: str = "") -> type[Schema]:
     `next` is the cursor of the following page, null at the end.
     """
     name = name or f"{item.__name__.removesuffix('Out')}Page"
-    return create_model(name, __base__=Schema, items=(list[item], ...), next=(str | None, ...))  # type: ignore[valid-type]
+    following = Field(description="Cursor of the next page; null on the last page.")
+    return create_model(name, __base__=Schema, items=(list[item], ...), next=(str | None, following))  # type: ignore[valid-type]
 
 
 def cut_page(rows: QuerySet[Any], limit: int, key: str) -> dict[str, Any]:

@@ -1,9 +1,15 @@
-"""The base of the API's request bodies, and references in them."""
+"""The bases of the API's schemas and of its request bodies, and references in them."""
 
 from typing import Annotated, Any
 
-from ninja import Schema
+import ninja
 from pydantic import BeforeValidator, ConfigDict, WithJsonSchema
+
+
+class Schema(ninja.Schema):
+    """A shape that the API takes or answers. The docstring below a field is its description in the OpenAPI document."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class Body(Schema):
@@ -18,7 +24,7 @@ class Named(Body):
 
     name: str
     version: int | str | None = None
-    """A number, or of an agent's `live`."""
+    """A number, or `live` for an agent."""
 
 
 def _text(ref: Any) -> Any:
