@@ -4,12 +4,13 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Query, Router, Schema
+from ninja import Query, Router
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.accounts.project_settings import audit_log
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.schemas import Schema
 
 router = Router(tags=["accounts"])
 admin = Key(Scope.ADMIN)
@@ -17,8 +18,11 @@ admin = Key(Scope.ADMIN)
 
 class EntryQuery(ListQuery):
     action: str = ""
+    """An area such as `failures`, or one action such as `failures.confirm`; empty for all."""
     actor: str = ""
+    """A username; empty for all."""
     q: str = ""
+    """Text in the subject or the reason."""
 
 
 class EntryOut(Schema):
@@ -26,10 +30,12 @@ class EntryOut(Schema):
     at: datetime
     actor: Ref
     through: str
+    """The API key, queue or command that acted for the person; empty for a click on a page."""
     action: str
     subject: str
     reason: str
     data: dict[str, Any]
+    """Further details of the action."""
 
 
 @router.get("/audit", auth=admin, response=page_of(EntryOut), summary="List who changed what, newest first")
