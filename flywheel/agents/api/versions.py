@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
@@ -17,7 +17,7 @@ from flywheel.agents.version_content import VersionContent
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.answers import ListQuery, Number, Ref, page_of, paginate
 from flywheel.edge.refusals import Refused, at_field, one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 
 router = Router(tags=["agents"])
 
@@ -32,12 +32,15 @@ class ArtifactOut(Schema):
 class VersionRow(Schema):
     agent: Ref
     number: int
+    """Counts from 1 within the agent."""
     base_model: str
     endpoint: dict[str, Any]
     sampling: dict[str, Any]
-    form: str = Field(description="call format: native, or a text format; empty if any is accepted")
+    form: str = Field(description="Call format: `native`, or a text format; empty if any is accepted.")
     digest: str
+    """SHA-256 of the content. Two versions with the same digest are the same."""
     parent: Number | None
+    """Number of the version that it was made from."""
     note: str
     created_by: Ref
     created_at: datetime
@@ -54,16 +57,23 @@ class VersionIn(Body):
     """A complete version, or a copy of the agent's version `like` with the given fields changed."""
 
     like: int | None = None
+    """Number of the version to copy; null to give the complete content."""
     base_model: str | None = None
+    """Display name of the model, for example `Qwen/Qwen3-8B`."""
     endpoint: dict[str, Any] | None = None
-    weights: str | None = Field(None, description="digest of an artifact used by a version of this project")
+    """How the version runs, by `kind`: `transformers` for weights stored here; `openai` with `base_url`, `model` and
+    `api_key_env`; or `program` with `way`, `code` and its model."""
+    weights: str | None = Field(None, description="Digest of an artifact used by a version of this project.")
     adapter: str | None = Field(
-        None, description="digest of an artifact, as for `weights`; an empty string removes the copied adapter"
+        None, description="Digest of an artifact, as for `weights`; an empty string removes the copied adapter."
     )
     system_prompt: str | None = None
+    """Empty for none."""
     tools: list[dict[str, Any]] | None = None
+    """Tool definitions in OpenAI's format."""
     sampling: dict[str, Any] | None = None
-    form: str | None = Field(None, description=f"one of {', '.join(LABELS)}; chosen automatically if omitted")
+    """Any of `temperature`, `top_p` and `max_tokens`."""
+    form: str | None = Field(None, description=f"One of {', '.join(LABELS)}; chosen automatically if omitted.")
     note: str = ""
 
 
@@ -76,7 +86,8 @@ def list_versions(request: HttpRequest, name: str, query: Query[ListQuery]) -> d
 
 @router.post("/agents/{name}/versions", response={200: VersionOut, 201: VersionOut}, auth=Key(Scope.BUILD))
 def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[Version]:
-    """Create a version: 201 if it is new, 200 with the existing one if it has exactly this content."""
+    """Create a version: 201 if it is new, 200 with the existing one if it has exactly this content. 403 without the
+    scope `admin` if the endpoint has a command that workers start."""
     asked = keyed(request)
     agent = find_agent(asked.project, name)
     with at_field("like"):
@@ -92,13 +103,16 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
 
 @router.get("/agents/{name}/versions/{int:number}", response=VersionOut, auth=Key(Scope.READ))
 def get_version(request: HttpRequest, name: str, number: int) -> Version:
+    """Return one version with its prompt, tools and artifacts."""
     rows = find_agent(keyed(request).project, name).versions
     return one(rows.select_related("agent", "weights", "adapter", "parent", "created_by"), number=number)
 
 
 class ChangeOut(Schema):
-    part: str = Field(alias="label", description="for example System prompt, Sampling, or Tool mail.send: description")
-    change: str = Field(alias="word", description="added, removed or changed")
+    part: str = Field(
+        alias="label", description="For example `System prompt`, `Sampling` or `Tool mail.send: description`."
+    )
+    change: str = Field(alias="word", description="`added`, `removed` or `changed`.")
     before: Any
     after: Any
 
