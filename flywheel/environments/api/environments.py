@@ -7,7 +7,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.db.models import Prefetch
 from django.http import HttpRequest
-from ninja import Query, Router, Schema, Status
+from ninja import Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Project, Scope
@@ -18,7 +18,7 @@ from flywheel.core.envs.replay import episode_replay
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import at_field, one
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.environments import task_statistics
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions import environment_versions
@@ -34,6 +34,7 @@ class EnvironmentVersionOut(Schema):
     verifier: dict[str, Any]
     digest: str
     verifier_digest: str
+    """SHA-256 of the verifier. Scores under the same digest can be compared."""
     created_at: datetime
 
 
@@ -42,16 +43,21 @@ class EnvironmentOut(Schema):
     kind: str
     description: str
     agent: Ref | None
+    """The agent whose failures become tasks."""
     held_out_share: float
+    """Fraction of all sources that is used only for measuring."""
     sealed_share: float
-    """Of all sources, out of those held out."""
+    """Fraction of all sources that is sealed. They are part of `held_out_share`."""
     reserved_slices: list[str]
+    """Slices whose tasks are never trained on."""
     created_at: datetime
     tasks: dict[str, int]
+    """Number of tasks by split, and of `proved` ones and in `total`."""
     latest: EnvironmentVersionOut | None
+    """The newest version."""
     simulator_agreement: dict[str, Any] | None
-    """How often the model that stands in for a replay's tools gives a recorded result that was held back, with its
-    interval and `n`; null where no model stands in."""
+    """How often the model that simulates a replay's tools returns a recorded result that was withheld from it, with its
+    interval and `n`; null if no model simulates them."""
 
     @staticmethod
     def resolve_tasks(row: Environment) -> dict[str, int]:
@@ -70,43 +76,49 @@ class EnvironmentOut(Schema):
 
 class EnvironmentIn(Body):
     name: str
+    """Lower-case letters, digits, `-` and `_`."""
     version: RefIn = ""
-    """`agent@number`, by whose tools calls are judged and whose agent's failures become tasks. For an `episode` the
-    tools of recorded traces where it is left out. A world has tools of its own and takes the agent alone."""
+    """`agent@number`, whose tools judge the calls and whose agent's failures become tasks. If omitted for an `episode`,
+    the tools come from recorded traces. A world has its own tools and takes only the agent."""
     kind: str = "tool_call"
+    """`tool_call`, `episode`, `world`, `tool_server`, `workplace`, `tictactoe` or `nemo_gym`. It never changes."""
     config: dict[str, Any] = {}
-    """Settings of a kind that makes its own tasks; its defaults when left out. Of `episode`, `{"tools", "max_turns",
-    "judged", "unknown", "error", "source", "simulator", "server", "user", "script"}`. Of `world`, `{"source", "start",
-    "system_prompt", "max_turns", "token_limit"}`. Of `nemo_gym`, `{"base_url", "tools", "max_turns", "token_limit"}`,
-    which wants a key with the scope `admin` too."""
+    """Settings of kinds that have some; their defaults if omitted. For `episode`: `{"tools", "max_turns", "judged",
+    "unknown", "error", "source", "simulator", "server", "user", "script"}`. For `world`: `{"source", "start",
+    "system_prompt", "max_turns", "token_limit"}`. For `nemo_gym`: `{"base_url", "tools", "max_turns", "token_limit"}`,
+    which also requires a key with the scope `admin`."""
     held_out_share: float = 0.4
+    """Fraction of sources (sessions, customers) that is used only for measuring, from 0 to 1."""
     sealed_share: float | None = None
-    """Of all sources, out of those held out: nobody looks at these tasks, and only a candidate's final comparison asks
-    them. A quarter of the held-out share when left out, unless everything is held out; 0 for none."""
+    """Fraction of all sources that is sealed for a candidate's final comparison; it is part of `held_out_share`. If
+    omitted, a quarter of `held_out_share`, or 0 if everything is held out."""
     reserved_slices: list[str] = []
+    """Slices whose tasks are never trained on."""
     description: str = ""
     weights: dict[str, float] | None = None
-    """Of the verifier's parts; the kind's own when left out."""
+    """Weights of the parts of the kind's own verifier; its defaults if omitted."""
     verifier: dict[str, Any] | None = None
-    """The whole verifier instead, such as a rubric: `{"kind": "rubric", "parts": […]}`."""
+    """A complete verifier in place of the kind's own, for example a rubric: `{"kind": "rubric", "parts": […]}`."""
 
 
 class EnvironmentVersionIn(Body):
     """A new version; omitted fields keep their value from the newest version."""
 
     config: dict[str, Any] | None = None
-    """All settings; of a kind that makes its own tasks."""
+    """All settings, for a kind that has some."""
     system_prompt: str | None = None
-    """Rules of a world that has some of its own; they stand after the prompt of whoever is asked."""
+    """Rules of a world. They follow the prompt of the evaluated version."""
     tools: list[dict[str, Any]] | None = None
+    """Tool definitions in OpenAI's format."""
     weights: dict[str, float] | None = None
-    """Of the parts of the kind's own verifier."""
+    """Weights of the parts of the kind's own verifier."""
     verifier: dict[str, Any] | None = None
-    """The whole verifier instead, such as a rubric: `{"kind": "rubric", "parts": […]}`."""
+    """A complete verifier in place of the kind's own, for example a rubric: `{"kind": "rubric", "parts": […]}`."""
 
 
 @router.get("/environments", response=page_of(EnvironmentOut), auth=Key(Scope.READ))
 def list_environments(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
+    """List environments, newest first, with their newest version and their number of tasks."""
     rows = task_statistics.counts(Environment.objects.filter(project=keyed(request).project).select_related("agent"))
     newest = EnvironmentVersion.objects.order_by("environment", "-number").distinct("environment")
     return paginate(rows.prefetch_related(Prefetch("versions", newest, to_attr="newest")), query)
@@ -114,7 +126,8 @@ def list_environments(request: HttpRequest, query: Query[ListQuery]) -> dict[str
 
 @router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD))
 def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[Environment]:
-    """Create an environment with its first version. The split shares and reserved slices never change."""
+    """Create an environment with its first version. The split shares and reserved slices never change. 403 without the
+    scope `admin` if the kind attaches a server."""
     project = keyed(request).project
     _refuse_attaching(request, wanted.kind)
     config, agent = wanted.config, None
@@ -166,6 +179,7 @@ def _sealed_share(wanted: EnvironmentIn) -> float:
 
 @router.get("/environments/{name}", response=EnvironmentOut, auth=Key(Scope.READ))
 def get_environment(request: HttpRequest, name: str) -> Environment:
+    """Return one environment with its newest version and its number of tasks."""
     row = find_environment(request, name)
     return task_statistics.counts(Environment.objects.filter(pk=row.pk)).select_related("agent").get()
 

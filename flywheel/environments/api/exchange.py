@@ -5,13 +5,13 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from ninja import Field, Router, Schema, Status
+from ninja import Field, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import Ref
 from flywheel.edge.refusals import one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.exchange import task_files
 from flywheel.environments.exchange.environment_packages import download
@@ -26,7 +26,7 @@ class TaskSetExportIn(Body):
     format: str
     """`nemo_gym`, `verifiers`, `verifiers_classic`, `harbor` or `openenv`."""
     held_out: bool = False
-    """Held-out tasks and their answers too; it is noted in the set's ledger."""
+    """Include held-out tasks and their answers. This is recorded in the ledger of the task set."""
 
 
 @router.post(
@@ -45,53 +45,56 @@ def export_environment(request: HttpRequest, name: str, version: int, wanted: Ta
 class ProblemOut(Schema):
     line: int
     field: str
-    """Empty where it is not one field's fault."""
+    """Empty if the problem is not in a single field."""
     reason: str
 
 
 class SplitOut(Schema):
     tasks: int
     clusters: int
+    """Sources."""
 
 
 class TakenOut(Schema):
     made: int
-    """New tasks; those that would be made, in a preview."""
+    """New tasks; in a preview, tasks that would be created."""
     there: int
-    """Those that already exist."""
+    """Tasks that already exist."""
     unproved: int
     waiting: int
-    """Of the unproved, those that a worker is to prove."""
+    """Unproved tasks that a worker will prove."""
     left_out: int
     problems: list[ProblemOut]
-    """Why, of the first 100 that were left out."""
+    """Reasons for the first 100 rows that were left out."""
     sources: dict[str, int]
-    """Rows by whose they seem to be."""
+    """Rows by the format that was detected."""
     splits: dict[str, SplitOut]
-    """The new tasks and their sources, by split."""
+    """New tasks and their sources, by split."""
 
 
 class ImportedEvalIn(Body):
     name: str
-    """Of the environment that is made."""
+    """Name of the new environment."""
     eval: Any
-    """The eval's object, or `{"eval": …, "run": …}` with the run that has its data and its request; or a grader."""
+    """The eval's object, `{"eval": …, "run": …}` with a run that has its data and its request, or a grader."""
     rows: list[dict[str, Any]] | None = None
-    """Items, bare or as `{"item": {…}}`; left out where the run's object has them."""
+    """Items, either bare or as `{"item": {…}}`; omit them if the run's object has them."""
     request: str = ""
-    """What the user asks, such as `{{item.question}}`; empty to take it from the run, or from the likeliest field."""
+    """Template of the user's request, for example `{{item.question}}`; if empty, it comes from the run or from the most
+    likely field."""
     held_out_share: float = 0.4
+    """Fraction of sources that is used only for measuring, from 0 to 1."""
     partial: bool = False
-    """Go on without graders that cannot be taken."""
+    """Leave out graders that cannot be imported, rather than refuse the import."""
     preview: bool = False
-    """Say what it would become and make nothing."""
+    """Show the result without creating anything."""
 
 
 class GraderOut(Schema):
     name: str
     type: str
     state: str
-    """`taken`, `changed` (with a difference, which `words` names) or `left`."""
+    """`taken`, `changed` (`words` gives the difference) or `left`."""
     words: str
 
 
@@ -99,10 +102,10 @@ class EvalTakenOut(Schema):
     environment: Ref
     graders: list[GraderOut]
     request: Any = Field(alias="hosted.request")
-    """The template of what the user asks."""
+    """Template of the user's request."""
     verifier: dict[str, Any] = Field(alias="hosted.verifier")
     notes: list[str]
-    """What else of the eval was not taken."""
+    """Other parts of the eval that were not imported."""
     tasks: TakenOut = Field(alias="report")
 
 
@@ -128,10 +131,7 @@ def import_openai_eval(request: HttpRequest, wanted: ImportedEvalIn) -> Status[E
 def import_tasks(request: HttpRequest, name: str, preview: bool = False, match: str = "words") -> task_files.Taken:
     """Import tasks from the file in the request body, as JSON Lines, JSON, CSV or Parquet: NeMo Gym's JSONL, rows of a
     verifiers dataset, questions with their answers, or tasks exported from Flywheel. With `preview`, show what they
-    would become without creating any.
-
-    In an environment of kind `episode`, `match` sets when an answer in words is right: `words` if it states the same
-    facts; `exact`; `number` if its last number is the expected one."""
+    would become without creating any. 413 if the file is too large."""
     environment = find_environment(request, name)
     with kept_aside(request, most=task_files.MAX_BYTES, command="import_tasks") as lines:
         if preview:

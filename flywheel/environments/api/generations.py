@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Router, Schema, Status
+from ninja import Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import Number, Ref
 from flywheel.edge.refusals import one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.models import Generation
 from flywheel.environments.tasks import seeded_tasks
@@ -25,9 +25,9 @@ class GenerateIn(Body):
     seed: int = 1
     """The same seed makes the same tasks; existing ones are not created again."""
     options: dict[str, float] = {}
-    """As the kind knows them: `low` and `high` of `tictactoe`."""
+    """Options of the kind: `low` and `high` for `tictactoe`."""
     key: uuid.UUID | None = None
-    """Of your own making: the same key again is the same generation."""
+    """Your own UUID. Repeating a key returns the same generation."""
 
 
 class GenerationOut(Schema):
@@ -37,10 +37,12 @@ class GenerationOut(Schema):
     seed: int
     options: dict[str, Any]
     origin: Number | None
-    """The number of the task whose variants these are."""
+    """Number of the task that these are variants of; null for other tasks."""
     state: str
     done: int
+    """Tasks finished so far, of `count`."""
     made: int
+    """New tasks among those `done`; the others already exist."""
     error: str
     created_at: datetime
     finished_at: datetime | None
@@ -68,5 +70,5 @@ def get_generation(request: HttpRequest, pk: int) -> Generation:
 
 @router.post("/generations/{pk}/cancel", response=GenerationOut, auth=Key(Scope.BUILD))
 def cancel_generation(request: HttpRequest, pk: int) -> Generation:
-    """Cancel the generation; tasks created so far are kept."""
+    """Cancel the generation; tasks created so far are kept. 409 if it has finished."""
     return get_generation(request, pk).cancel(keyed(request).actor)

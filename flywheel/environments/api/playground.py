@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema, Status
+from ninja import Field, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
@@ -13,7 +13,7 @@ from flywheel.agents.references import find_version
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.answers import Number, Ref
 from flywheel.edge.refusals import at_field, one
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.environments.models import Play, Task
 from flywheel.environments.playground import episode_moves
 from flywheel.environments.playground.world_state import as_json, state
@@ -23,40 +23,49 @@ router = Router(tags=["environments"])
 
 class PlayIn(Body):
     seed: int = Field(0, ge=0, le=2**31 - 1)
+    """Seed of the environment. The same seed gives the same episode for the same moves."""
 
 
 class ToolCallIn(Body):
     name: str = Field(max_length=200)
     arguments: dict[str, Any] = {}
+    """Arguments by name."""
     id: str = Field("", max_length=200)
+    """Your own id for the call; assigned if empty."""
 
 
 class PlayMoveIn(Body):
     """One message from the policy."""
 
     at: int = Field(ge=0)
-    """How many moves were made when you looked: so that a request which is sent twice makes one."""
+    """Number of moves that you have seen. It keeps a repeated request from making two moves."""
     content: str = Field("", max_length=episode_moves.LONGEST_MOVE)
+    """Text of the message."""
     tool_calls: list[ToolCallIn] = Field([], max_length=50)
+    """Calls in the message, at most 50."""
 
 
 class AskIn(Body):
     at: int = Field(ge=0)
+    """Number of moves that you have seen. It keeps a repeated request from making two moves."""
     version: RefIn
     """`agent@number`."""
     to_the_end: bool = False
+    """Make all remaining moves, not only the next one."""
     temperature: float = Field(0.0, ge=0, le=2)
+    """Sampling temperature, from 0 to 2."""
     key: uuid.UUID | None = None
-    """The same key again is the same request."""
+    """Your own UUID. Repeating a key does not start a second move."""
 
 
 class AtIn(Body):
     at: int = Field(ge=0)
+    """Number of moves that you have seen."""
 
 
 class WaitingOut(Schema):
     version: Ref | None
-    """Who is asked; null where only the verdict is awaited."""
+    """The version that is making a move; null if only the environment or the verdict is pending."""
     state: str
 
 
@@ -69,16 +78,20 @@ class PlayOut(Schema):
     moves: list[str]
     """Who made each move: `agent@number`, or empty for one made by hand."""
     tokens_in: list[int | None]
-    """What each move took; null for one made by hand, and where the server does not say."""
+    """Input tokens of each move; null for one made by hand, or if the server does not report them."""
     tokens_out: list[int | None]
+    """Output tokens of each move, as for `tokens_in`."""
     is_over: bool
     ended: str
-    """Why it was broken off and judged as it stands, such as that its tokens are spent; empty where it was not."""
+    """Why the episode was stopped early and judged as it is, for example because its tokens ran out; otherwise
+    empty."""
     verdict: dict[str, Any] | None
-    """`{score, reason, cause, parts}`; a score of null means unscored, and `cause` why."""
+    """`{score, reason, cause, parts}`; null until the episode is judged. A null `score` means unscored, and `cause`
+    gives the reason."""
     waiting: WaitingOut | None
+    """What the episode waits for; null if it is your turn or the episode is over."""
     error: str
-    """Why the last turn of a version came to nothing."""
+    """Why the last turn of a version failed; otherwise empty."""
     created_at: datetime
 
     @staticmethod
@@ -108,9 +121,9 @@ class TableOut(Schema):
     columns: list[str]
     """Empty for a board."""
     rows: dict[str, list[str]]
-    """Cells by the row's id."""
+    """Cells by row id."""
     changed: dict[str, str]
-    """What the last move did, by the row's id: `new`, `changed` or `gone`."""
+    """Effect of the last move by row id: `new`, `changed` or `gone`."""
 
 
 @router.post("/environments/{name}/tasks/{number}/plays", response={201: PlayOut}, auth=Key(Scope.BUILD))
@@ -137,7 +150,8 @@ def get_play_state(request: HttpRequest, play: int) -> list[dict[str, Any]]:
 
 @router.post("/plays/{play}/moves", response=PlayOut, auth=Key(Scope.BUILD))
 def make_move(request: HttpRequest, play: int, wanted: PlayMoveIn) -> Play:
-    """Make a move. The response contains the environment's answer, and the verdict if the move ends the episode."""
+    """Make a move. The response contains the environment's answer, and the verdict if the move ends the episode. 409 if
+    the episode is over, a move is pending, or moves were made since `at`."""
     row = get_play(request, play)
     calls = tuple(
         ToolCall(call.id or f"call-{wanted.at}-{number}", call.name, call.arguments)
@@ -149,7 +163,8 @@ def make_move(request: HttpRequest, play: int, wanted: PlayMoveIn) -> Play:
 
 @router.post("/plays/{play}/ask", response={202: PlayOut}, auth=Key(Scope.BUILD))
 def ask_for_move(request: HttpRequest, play: int, wanted: AskIn) -> Status[Play]:
-    """Have a version make the next move, or all remaining moves, in the background."""
+    """Have a version make the next move, or all remaining moves, in the background. 409 if the episode is over, a move
+    is pending, or moves were made since `at`."""
     row = get_play(request, play)
     with at_field("version"):
         version = find_version(keyed(request).project, wanted.version)
@@ -167,14 +182,16 @@ def ask_for_move(request: HttpRequest, play: int, wanted: AskIn) -> Status[Play]
 
 @router.post("/plays/{play}/take-back", response=PlayOut, auth=Key(Scope.BUILD))
 def take_move_back(request: HttpRequest, play: int, wanted: AtIn) -> Play:
-    """Undo the last move and the answer to it."""
+    """Undo the last move and the answer to it. 409 if there is no move, one is pending, or moves were made since
+    `at`."""
     episode_moves.take_back(play=get_play(request, play), at=wanted.at)
     return get_play(request, play)
 
 
 @router.post("/plays/{play}/judge", response={202: PlayOut}, auth=Key(Scope.BUILD))
 def judge_play(request: HttpRequest, play: int, wanted: AtIn) -> Status[Play]:
-    """Judge a finished episode in the background, if its verdict was stopped or failed."""
+    """Judge a finished episode in the background, if its verdict was stopped or failed. 409 if the episode is not over
+    or has a verdict."""
     episode_moves.have_judged(play=get_play(request, play), actor=keyed(request).actor, at=wanted.at)
     return Status(202, get_play(request, play))
 

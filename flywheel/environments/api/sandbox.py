@@ -4,10 +4,11 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema
+from ninja import Field, Router
 
 from flywheel.accounts.access import Key
 from flywheel.accounts.models import Scope
+from flywheel.edge.schemas import Schema
 from flywheel.environments.models import SandboxReport
 
 router = Router(tags=["environments"])
@@ -16,21 +17,25 @@ router = Router(tags=["environments"])
 class LayerOut(Schema):
     name: str
     state: str
-    """`on`, `missing`, `given up` by the operator, or `not needed`."""
+    """`on`, `missing`, `given up` (switched off by the operator) or `not needed`."""
     stops: str
+    """What the layer prevents."""
     found: str
+    """What the test found."""
     getting: str
+    """How to get a missing layer."""
 
 
 class MachineOut(Schema):
     host: str
     at: datetime
     is_fresh: bool
+    """Whether the machine has reported recently."""
     runs: bool = Field(alias="report.runs")
-    """Whether untrusted code is run there; when not, it is refused."""
+    """Whether untrusted code runs on this machine; otherwise it is refused."""
     machine: str = Field(alias="report.machine")
     milliseconds: float | None
-    """What one call took."""
+    """Time of one call."""
     layers: list[LayerOut] = Field(alias="report.layers")
 
 

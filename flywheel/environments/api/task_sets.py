@@ -6,13 +6,13 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import Missing, Refused
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.environments import ledger, task_statistics
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.models import Split, TaskSet, TaskSetMember
@@ -24,8 +24,9 @@ router = Router(tags=["environments"])
 
 class TaskSetIn(Body):
     name: str
+    """An existing name makes the set's next version."""
     tasks: list[int] | None = None
-    """Numbers; all proved tasks when left out."""
+    """Task numbers; all proved tasks if omitted."""
 
 
 class TaskSetOut(Schema):
@@ -34,12 +35,15 @@ class TaskSetOut(Schema):
     environment: Ref = Field(alias="environment_version")
     digest: str
     train: int
+    """Number of tasks in the train split."""
     held_out: int
+    """Number of tasks in the held-out split."""
     sealed: int
+    """Number of tasks in the sealed split."""
     opened: int
-    """How often the held-out part was measured, by evals and while training."""
+    """How often evals and training have measured the held-out split."""
     warnings: list[str]
-    """What makes its numbers worth less, such as one source with more than a third of the tasks."""
+    """Reasons to trust its numbers less, for example one source with more than a third of the tasks."""
     created_at: datetime
 
 
@@ -48,11 +52,12 @@ class TaskSetMemberOut(Schema):
     split: str
     digest: str = Field(alias="task.digest")
     cluster: str = Field(alias="task.cluster")
+    """Source of the task, for example a session. Tasks of one source are in the same split."""
 
 
 class TaskSetWithMembers(TaskSetOut):
     members: list[TaskSetMemberOut]
-    """Without the sealed ones."""
+    """All tasks except sealed ones."""
 
     @staticmethod
     def resolve_members(row: TaskSet) -> QuerySet[TaskSetMember]:
@@ -61,8 +66,8 @@ class TaskSetWithMembers(TaskSetOut):
 
 class OpeningOut(Schema):
     kind: str
-    """`eval` and `training` measured the held-out part; `page` and `export` are looks at tasks or rollouts; `sealed` is
-    a candidate's final comparison on the sealed part."""
+    """`eval` and `training` measured the held-out split; `page` and `export` are looks at tasks or rollouts; `sealed`
+    is a candidate's final comparison on the sealed split."""
     subject: str
     actor: Ref | None
     times: int
@@ -77,39 +82,39 @@ class MoreOut(Schema):
 
 class OutlookOut(Schema):
     gain: float
-    """True gain in success, a fraction."""
+    """True gain in success, as a fraction."""
     is_shown: float
-    """Chance that the held-out tasks show it."""
+    """Probability that the held-out tasks show it."""
     is_eligible: float
-    """Chance that every guard lets it pass, too."""
+    """Probability that it also passes every guard."""
     passes: float
-    """Chance that the sealed part confirms it, too: that a candidate passes everything but suites."""
+    """Probability that the sealed tasks also confirm it, so that the candidate passes everything except suites."""
     more: MoreOut | None
-    """Tasks beside those that are there, by which `passes` would be 0.8; null where no number of them would do."""
+    """Additional tasks that would bring `passes` to 0.8; null if no number of them would."""
 
 
 class GuardPowerOut(Schema):
     name: str
     field: str
-    """Of the policy, that sets it."""
+    """The field of the gate policy that sets it."""
     passes: float
-    """Chance that a candidate which is worse in nothing passes it."""
+    """Probability that a candidate which is worse in nothing passes it."""
     margin: float | None
-    """The least margin by which nine of ten such candidates pass, of a strict policy."""
+    """For a strict policy, the smallest margin at which nine of ten such candidates pass."""
 
 
 class TaskSetPowerOut(Schema):
     outlooks: list[OutlookOut] = Field(alias="power.outlooks")
     """For true gains of 0.1 and 0.2."""
     least_gain: float | None = Field(alias="power.least_gain")
-    """Shown by the held-out tasks in four of five cases."""
+    """Smallest gain that the held-out tasks show in four of five cases."""
     least_confirmed: float | None = Field(alias="power.least_confirmed")
-    """Confirmed by the sealed tasks in four of five cases."""
+    """Smallest gain that the sealed tasks confirm in four of five cases."""
     falls: dict[str, float | None] = Field(alias="power.falls")
-    """By slice, the least fall that is seen in four of five cases; null where it has too few tasks to be tested."""
+    """By slice, the smallest fall that is seen in four of five cases; null if a slice has too few tasks."""
     guards: list[GuardPowerOut] = Field(alias="power.guards")
     assumed: str
-    """What the plan rests on."""
+    """Assumptions of the estimate."""
 
 
 @router.post("/environments/{name}/task-sets", response={201: TaskSetOut}, auth=Key(Scope.BUILD))
@@ -127,12 +132,14 @@ def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Statu
 
 @router.get("/task-sets", response=page_of(TaskSetOut), auth=Key(Scope.READ))
 def list_task_sets(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
+    """List all versions of all task sets, newest first, without their tasks."""
     page = paginate(_task_sets(request), query)
     return {**page, "items": _with_openings(page["items"])}
 
 
 @router.get("/task-sets/{name}/{int:version}", response=TaskSetWithMembers, auth=Key(Scope.READ))
 def get_task_set(request: HttpRequest, name: str, version: int) -> TaskSet:
+    """Return one version of a task set with its train and held-out tasks."""
     found = _with_openings(_task_sets(request).filter(name=name, version=version))
     if not found:
         raise Missing(f"there is no task set {name[:100]}@{version}")

@@ -4,13 +4,13 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Number, Ref, TraceId, page_of, paginate
 from flywheel.edge.refusals import Missing, Unreadable, check_choice, one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.environments import ledger
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.models import Opening, Split, Task
@@ -31,38 +31,46 @@ class TaskOut(Schema):
     state: dict[str, Any]
     target: dict[str, Any]
     cluster: str
+    """Source of the task, for example a session. Tasks of one source are in the same split."""
     slice: str
     split: str
     bucket: str
+    """Category of the failure that it was made from."""
     trace_id: TraceId | None = Field(alias="source")
+    """The trajectory that it was made from."""
     generation: int | None = Field(alias="generation_id")
-    """What made it; null for a task of something that happened."""
+    """The generation that created it; null for a task made from a recorded trajectory."""
     synthetic: bool = Field(alias="is_synthetic")
-    """Whether it was made and never happened. That never changes."""
+    """Whether it was generated rather than recorded. This never changes."""
     digest: str
     is_proved: bool
     awaits_proof: bool
-    """A worker has yet to make its proof: that it is not proved says nothing against it."""
+    """A worker has not made its proof yet, so `is_proved` is not final."""
     proof: dict[str, Any]
-    """`checks`, what is `missing` by its reason, and `warnings`: the most common wrong answer, where the verifier
-    passes it although it does not do what the target wants."""
+    """`checks`; `missing` checks with their reasons; and `warnings`, for example that the verifier passes the most
+    common wrong answer."""
     retired_at: datetime | None
     created_at: datetime
 
 
 class TaskQuery(ListQuery):
     split: str = ""
+    """`train`, `held_out`, `sealed` or `set_aside`; empty for all except sealed ones."""
     bucket: str = ""
+    """Key of a category."""
     proved: bool | None = None
+    """Only proved tasks, or with false only unproved ones; all if omitted."""
     synthetic: bool | None = None
+    """Only generated tasks, or with false only recorded ones; all if omitted."""
     fresh: bool = False
-    """Those alone that stand in no set yet."""
+    """Only tasks that are in no task set yet."""
     retired: bool = False
+    """Retired tasks in place of those in use."""
 
 
 class TaskIn(Body):
     trace_id: str
-    """Of a labelled trajectory: its decision becomes the task."""
+    """A labelled trajectory, whose current decision becomes the task."""
 
 
 class BulkTasksOut(Schema):
@@ -70,9 +78,11 @@ class BulkTasksOut(Schema):
     """Numbers of the new tasks."""
     unproved: int
     existing: int
+    """Failures whose task already exists."""
     refused: dict[str, int]
-    """Reason → how many failures it kept out."""
+    """Number of failures that could not become tasks, by reason."""
     left: int
+    """Failures that are left for the next request."""
 
 
 class TaskRetireIn(Body):
@@ -88,15 +98,16 @@ class TasklessOut(Schema):
     labelled_by: Ref = Field(alias="failure.labelled_by")
     labelled_at: datetime = Field(alias="failure.labelled_at")
     can_be_made: bool
-    """Whether an environment of kind `episode` can take it as it is."""
+    """Whether an environment of kind `episode` can make a task from it."""
     reason: str
-    """Why not, as making a task would be refused; empty where it can."""
+    """Why it cannot become a task; empty if it can."""
 
 
 class TasklessQuery(ListQuery):
     bucket: str = ""
+    """Key of a category."""
     corrected: bool | None = None
-    """Those with a corrected action alone, or those without."""
+    """Only failures with a corrected action, or with false only those without; all if omitted."""
 
 
 @router.get("/failures/without-task", response=page_of(TasklessOut), auth=Key(Scope.READ))
@@ -154,6 +165,7 @@ def make_all_tasks(request: HttpRequest, name: str) -> bulk_tasks.Made:
 
 @router.get("/environments/{name}/tasks/{int:number}", response=TaskOut, auth=Key(Scope.READ))
 def get_task(request: HttpRequest, name: str, number: int) -> Task:
+    """Return one task with its proof. Reading a held-out or sealed task is recorded in the ledger of its task sets."""
     row = find_task(request, name, number)
     ledger.looked([row], keyed(request).actor, Opening.Kind.EXPORT)
     return row

@@ -3,12 +3,12 @@
 import uuid
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema, Status
+from ninja import Field, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.envs.task_variants import Entity, Spec
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.api.generations import GenerationOut
 from flywheel.environments.api.tasks import find_task
 from flywheel.environments.models import Generation
@@ -23,14 +23,16 @@ class EntityOut(Schema):
 
 
 class VariantsIn(Body):
-    swap: list[str] = Field(default_factory=list, description="texts of the entities to swap, from `list_entities`")
+    swap: list[str] = Field(default_factory=list, description="Texts of the entities to swap, from `list_entities`.")
     values: dict[str, list[str]] = Field(
-        default_factory=dict, description="values to use, by entity; those for other entities are drawn"
+        default_factory=dict, description="Values to use, by entity; those for other entities are drawn."
     )
-    wordings: list[str] = Field(default_factory=list, description="templates that contain every entity in braces")
+    wordings: list[str] = Field(default_factory=list, description="Templates that contain every entity in braces.")
     count: int = 10
+    """Number of variants to create."""
     seed: int = 1
-    key: uuid.UUID | None = Field(None, description="repeating a key does not create a second generation")
+    """The same seed draws the same values."""
+    key: uuid.UUID | None = Field(None, description="Your own UUID. Repeating a key returns the same generation.")
 
 
 @router.get("/environments/{name}/tasks/{int:number}/entities", response=list[EntityOut], auth=Key(Scope.READ))

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from django.http import HttpRequest
-from ninja import Router, Schema, Status
+from ninja import Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
@@ -13,7 +13,7 @@ from flywheel.core.verifiers import CAUSES
 from flywheel.core.verifiers.rubric_parts import PARTS
 from flywheel.edge.answers import JobOut
 from flywheel.edge.refusals import Missing, one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.models import Proving, Trial
 from flywheel.environments.proofs import proof_jobs
@@ -31,7 +31,7 @@ class SettingOut(Schema):
     help: str
     choices: list[str]
     is_required: bool
-    """Whether a part of this type must give it."""
+    """Whether a part of this type must have it."""
 
 
 class PartTypeOut(Schema):
@@ -39,43 +39,44 @@ class PartTypeOut(Schema):
     label: str
     description: str
     needs: str
-    """What it needs beyond pure code: `python` is a worker's sandbox, `judge` an endpoint; mostly nothing."""
+    """Requirements beyond pure code: `python` for a worker's sandbox, `judge` for an endpoint; usually empty."""
     settings: list[SettingOut]
 
 
 class PartTypesOut(Schema):
     items: list[PartTypeOut]
     causes: dict[str, str]
-    """Why there may be no score, by the word that results have."""
+    """Explanations of the `cause` in results without a score."""
 
 
 class VerifierTrialIn(Body):
     verifier: dict[str, Any]
     """`{"kind": "rubric", "parts": [{"type", "name", "weight", "required", …}]}`."""
     tasks: list[int] = []
-    """Numbers of tasks; the newest three where neither tasks nor trajectories are named."""
+    """Task numbers; the newest three if you name neither tasks nor trajectories."""
     rollouts: int = trials.ROLLOUTS_SHOWN
-    """So many of each task's newest rollouts are judged too."""
+    """How many of each task's newest rollouts to judge as well."""
     trajectories: list[str] = []
-    """Ids of rollouts of the environment's tasks, and of what its tasks were made of: judged at their tasks, too."""
+    """Trace ids of rollouts, or of the trajectories that tasks were made from, to judge as well."""
     key: uuid.UUID | None = None
-    """Of your own making: the same key again is the same trial."""
+    """Your own UUID. Repeating a key returns the same trial."""
 
 
 class VerifierTrialRow(Schema):
     what: str
     """A check of the proof, or a rollout."""
     wanted: str
+    """For a check of the proof, the result that a sound verifier gives; empty for a rollout."""
     passed: bool | None
     score: float | None
     before: float | None
-    """Of a rollout: the score that it has."""
+    """For a rollout, its stored score."""
     cause: str
     reason: str
     parts: dict[str, float | None]
     trace_id: str
     warns: bool = False
-    """The verifier passes what is commonly wrong: right only if that is meant."""
+    """The verifier passes a common wrong answer. Check whether you intend that."""
 
 
 class TrialTask(Schema):
@@ -86,8 +87,8 @@ class TrialTask(Schema):
 
 class VerifierTrialOut(JobOut):
     judges: dict[str, Any]
-    """Of each LLM judge, by its part: `models` that answered, `judged`, `canaries`, `tokens_in`, `tokens_out`, and
-    `void`, which says why nothing of it counts."""
+    """For each part with an LLM judge: the `models` that answered, `judged`, `canaries`, `tokens_in`, `tokens_out`, and
+    `void`, the reason why its scores do not count."""
     tasks: list[TrialTask]
 
     @staticmethod
@@ -101,7 +102,7 @@ class VerifierTrialOut(JobOut):
 
 class ProvingOut(JobOut):
     waiting: int
-    """Tasks whose proof under the newest version is not made yet."""
+    """Tasks that have no proof under the newest version yet."""
 
 
 @router.get("/verifier-parts", response=PartTypesOut, auth=Key(Scope.READ))
@@ -146,7 +147,7 @@ def get_trial(request: HttpRequest, pk: int) -> Trial:
 
 @router.post("/trials/{pk}/cancel", response=VerifierTrialOut, auth=Key(Scope.BUILD))
 def cancel_trial(request: HttpRequest, pk: int) -> Trial:
-    """Cancel the trial; results so far are kept."""
+    """Cancel the trial; results so far are kept. 409 if it has finished."""
     return get_trial(request, pk).cancel(keyed(request).actor)
 
 
@@ -167,7 +168,7 @@ def get_proofs(request: HttpRequest, name: str) -> Proving:
 
 @router.post("/environments/{name}/proofs/cancel", response=ProvingOut, auth=Key(Scope.BUILD))
 def cancel_proofs(request: HttpRequest, name: str) -> Proving:
-    """Cancel the newest job that proves tasks; tasks proved so far stay proved."""
+    """Cancel the newest job that proves tasks; tasks proved so far stay proved. 409 if it has finished."""
     return _proving(_newest(request, name).cancel(keyed(request).actor))
 
 

@@ -4,13 +4,13 @@ import uuid
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema, Status
+from ninja import Field, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.envs.worlds import own_world
 from flywheel.edge.refusals import one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.api.playground import get_play
 from flywheel.environments.api.tasks import TaskOut
@@ -24,22 +24,25 @@ router = Router(tags=["environments"])
 
 class WorldTrialIn(Body):
     config: dict[str, Any]
-    """`{"source", "start", "system_prompt", "max_turns", "token_limit"}`, all but the source optional; or of a tool
-    server `{"base_url", "protocol", "api_key_env", "resets", "shows_state"}`, all but the address optional."""
+    """For your own Python: `{"source", "start", "system_prompt", "max_turns", "token_limit"}`, all optional except
+    `source`. For a tool server: `{"base_url", "protocol", "api_key_env", "resets", "shows_state"}`, all optional except
+    `base_url`."""
     seed: int = Field(0, ge=0, le=own_world.LARGEST_SEED)
+    """Seed that the world starts with."""
     tool: str = Field("", max_length=200)
-    """Which one is called; none when left out."""
+    """Name of the tool to call; none if omitted."""
     arguments: dict[str, Any] = {}
+    """Arguments of the call, by name."""
     key: uuid.UUID | None = None
-    """The same key again is the same trial."""
+    """Your own UUID. Repeating a key returns the same trial."""
 
 
 class WorldTrialOut(Schema):
     id: int
     state: str
     tools: list[dict[str, Any]]
-    """As they follow from the source; of a tool server as it has them, once a worker has asked it: what `tools` of an
-    environment's config wants."""
+    """Tool definitions from the source, or from the tool server once a worker has queried it; use them as `tools` in an
+    environment's `config`."""
     report: dict[str, Any]
     """`{"beginning", "state", "answer", "fault", "trace", "is_same", "ms"}`, once a worker has tried it."""
     error: str
@@ -51,22 +54,27 @@ class WorldTrialOut(Schema):
 
 class OwnTaskIn(Body):
     prompt: str = Field(max_length=own_tasks.LONGEST_REQUEST)
+    """The user's request."""
     state: dict[str, Any] = {}
-    """`{"seed", "state"}`: what `reset` is given, and the task's own state."""
+    """`{"seed", "state"}`: the seed for `reset`, and the task's own state."""
     target: dict[str, Any] | None = None
-    """`{"wanted": [item, …], "solution": [{"tool", "arguments"}, …]}`. Left out, the task is a draft until somebody has
-    played it and says that this is right."""
+    """`{"wanted": [item, …], "solution": [{"tool", "arguments"}, …]}`. If omitted, the task is a draft until you play
+    it and set its target."""
     group: str = Field("", max_length=200)
-    """Tasks of one group fall into the same split."""
+    """Tasks of one group are in the same split."""
     slice: str = Field("", max_length=100)
+    """Name of a slice, by which results are also reported."""
 
 
 class RightIn(Body):
     paths: list[str] | None = None
-    """The changes that are wanted; all of them when left out."""
+    """The changes to the world that are wanted; all of them if omitted."""
     rest_same: bool = True
+    """Nothing else in the world may change."""
     calls_wanted: bool = False
+    """The same tool calls are wanted, in any order."""
     words: str = Field("", max_length=own_tasks.LONGEST_REQUEST)
+    """Answer in words that is wanted; empty for none."""
 
 
 @router.post("/world-trials", response={202: WorldTrialOut}, auth=Key(Scope.BUILD))
@@ -86,6 +94,7 @@ def try_world(request: HttpRequest, wanted: WorldTrialIn) -> Status[WorldTrial]:
 
 @router.get("/world-trials/{int:trial}", response=WorldTrialOut, auth=Key(Scope.BUILD))
 def get_world_trial(request: HttpRequest, trial: int) -> WorldTrial:
+    """Return a trial of a world, with its report once a worker has finished it."""
     return one(WorldTrial.objects.filter(project=keyed(request).project), pk=trial)
 
 
