@@ -5,13 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import JobOut, ListQuery, Number, Ref, TraceId, page_of, paginate
 from flywheel.edge.refusals import at_field, one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions.environment_versions import latest
 from flywheel.evals import run_rescores as verbs
@@ -26,7 +26,7 @@ class RescoreIn(Body):
     version: int
     """Number of the environment's version whose verifier judges."""
     key: uuid.UUID | None = None
-    """Of your own making: the same key again is the same job."""
+    """Your own UUID. Repeating a key returns the same rescore."""
 
 
 class RescoreOut(JobOut):
@@ -34,9 +34,9 @@ class RescoreOut(JobOut):
     environment_version: Ref
     verifier_digest: str
     judges: dict[str, Any]
-    """As of an eval."""
+    """The LLM judges, as for an eval."""
     changes: dict[str, Any]
-    """So far: `n`, `to_pass`, `to_fail`, `to_unscored`, `from_unscored`, `moved`, `same`, and the success rates
+    """Changes so far: `n`, `to_pass`, `to_fail`, `to_unscored`, `from_unscored`, `moved`, `same`, and the success rates
     `before` and `after` with their intervals."""
 
     @staticmethod
@@ -54,6 +54,7 @@ class RescoredOut(Schema):
     success: bool | None
     parts: dict[str, float | None]
     cause: str
+    """Why there is no score, in one word; `GET /verifier-parts` explains it."""
     reason: str
 
 
@@ -63,19 +64,24 @@ class DisagreementOut(Schema):
     sample: int = Field(alias="result.sample")
     trace_id: TraceId | None = Field(alias="result.trajectory")
     person: bool
+    """Whether a person passed it."""
     verdict: bool
+    """Whether the verifier passed it."""
     reason: str
 
 
 class VerifierAgreementOut(Schema):
     name: str
-    """Of the part that is a judge; empty for the whole verifier."""
+    """Name of the part that is a judge; empty for the whole verifier."""
     agreement: dict[str, Any]
+    """Share of judgements on which both agree, with its interval."""
     kappa: dict[str, Any]
-    """Cohen's, with its interval and n."""
+    """Cohen's kappa, with its interval and `n`."""
     sources: int
     false_passes: int
+    """Outputs that the verifier passes and people fail."""
     false_failures: int
+    """Outputs that the verifier fails and people pass."""
     disagreements: list[DisagreementOut]
 
     @staticmethod
@@ -95,7 +101,7 @@ class AgreementsOut(Schema):
 
 class RescoredQuery(ListQuery):
     flips: bool = False
-    """Only attempts that passed before and fail now, or the other way round."""
+    """Only attempts that passed before and fail now, or the reverse."""
 
 
 @router.post("/evals/{pk}/rescores", response={202: RescoreOut}, auth=Key(Scope.BUILD))
@@ -129,13 +135,14 @@ def get_rescore(request: HttpRequest, pk: int) -> Rescore:
 
 @router.post("/rescores/{pk}/cancel", response=RescoreOut, auth=Key(Scope.BUILD))
 def cancel_rescore(request: HttpRequest, pk: int) -> Rescore:
-    """Cancel the rescore; scores so far are kept."""
+    """Cancel the rescore; scores so far are kept. 409 if it has finished."""
     return get_rescore(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/rescores/{pk}/resume", response=RescoreOut, auth=Key(Scope.BUILD))
 def resume_rescore(request: HttpRequest, pk: int) -> Rescore:
-    """Resume the rescore with the attempts that have no new score yet."""
+    """Resume the rescore with the attempts that have no new score yet. 409 unless it has failed or was cancelled, or if
+    its result is void."""
     return get_rescore(request, pk).resume(keyed(request).actor)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
@@ -13,7 +13,7 @@ from flywheel.agents.references import find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST
 from flywheel.edge.answers import ListQuery, Number, Ref, TraceId, cut_page, page_of, paginate
 from flywheel.edge.refusals import Missing, Stale, at_field, one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun, RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits import audit_lifecycle as verbs
@@ -25,9 +25,10 @@ router = Router(tags=["reward audits"])
 
 class AuditIn(Body):
     eval: int
-    """A finished eval of train tasks."""
-    size: int = Field(verbs.SIZE, description=f"outputs to draw, from {LEAST} to {MOST}")
+    """Id of a finished eval on train tasks."""
+    size: int = Field(verbs.SIZE, description=f"Outputs to draw, from {LEAST} to {MOST}.")
     seed: int = 1
+    """Seed that draws the outputs."""
 
 
 class AuditOut(Schema):
@@ -39,11 +40,12 @@ class AuditOut(Schema):
     seed: int
     outputs: int = Field(alias="size")
     judged: int = Field(alias="said")
+    """Outputs judged so far."""
     is_green: bool | None
-    """Null until it is finished."""
+    """Null until the audit is finished."""
     result: dict[str, Any]
-    """Agreement, kappa, false passes and false failures with their intervals, what was unscored, and `faults`: why it
-    is not green. Empty until it is finished."""
+    """Agreement, kappa, false passes and false failures with their intervals, unscored outputs, and `faults`, the
+    reasons why the audit is not green. Empty until the audit is finished."""
     created_by: Ref
     created_at: datetime
     finished_by: Ref | None
@@ -54,15 +56,17 @@ class AuditItemOut(Schema):
     place: int
     task: Number = Field(alias="result.task")
     trace_id: TraceId | None = Field(alias="result.trajectory")
-    """Of the rollout. It is stored with its verdict: whoever judges blind reads its steps and not its outcome."""
+    """Trace id of the rollout. The rollout contains its verdict: to judge blind, read only its steps."""
     answer: str
-    """`pass`, `fail`, `cannot_tell`, or empty while it waits."""
+    """`pass`, `fail` or `cannot_tell`; empty until it is judged."""
     note: str
     judged_by: Ref | None
     verdict: bool | None
-    """What the verifier said; null until the audit is finished."""
+    """Whether the verifier passed it; null until the audit is finished."""
     score: float | None
+    """Null until the audit is finished."""
     reason: str
+    """The verifier's reason; empty until the audit is finished."""
 
     @staticmethod
     def resolve_verdict(row: RewardAuditItem) -> bool | None:
@@ -80,16 +84,19 @@ class AuditItemOut(Schema):
 class ItemPage(Schema):
     items: list[AuditItemOut]
     next: int | None
-    """`after` of the next page, or null."""
+    """`after` for the next page; null on the last page."""
 
 
 class AuditItemQuery(Schema):
     after: int = 0
+    """`next` of the previous page; 0 for the first page."""
     limit: int = Field(50, ge=1, le=MOST)
+    """Items per page."""
 
 
 class AnswerIn(Body):
     answer: str
+    """`pass`, `fail` or `cannot_tell`."""
     note: str = ""
 
 
@@ -99,11 +106,14 @@ class OverrideIn(Body):
 
 class RewardOut(Schema):
     state: str
-    """`green`, `red`, `overridden`, `begun`, `stale` or `none`"""
+    """`green`, `red`, `overridden`, `begun`, `stale` or `none`."""
     may_launch: bool = Field(alias="allows")
+    """Whether a run may learn from this reward."""
     words: str
     audit: int | None
+    """Id of the audit that `state` is about."""
     override: dict[str, Any] | None
+    """Who overrode the audit, when and why."""
 
     @staticmethod
     def resolve_audit(row: Standing) -> int | None:
@@ -124,7 +134,7 @@ class SolvedOut(Schema):
     low: float | None = Field(alias="rate.low")
     high: float | None = Field(alias="rate.high")
     teaches: bool = Field(alias="is_learnable")
-    """Whether attempts differ enough for a group of them to teach: between 10% and 80% pass."""
+    """Whether 10% to 80% of attempts pass, so that a group of them differs enough to learn from."""
 
     @staticmethod
     def resolve_passed(row: Solved) -> int:
@@ -150,6 +160,7 @@ def begin_reward_audit(request: HttpRequest, body: AuditIn) -> Status[RewardAudi
 
 @router.get("/reward-audits/{audit_id}", response=AuditOut, auth=Key(Scope.READ))
 def get_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
+    """Return one audit with its progress, and its result once it is finished."""
     return one(verbs.rows(keyed(request).project), pk=audit_id)
 
 
@@ -168,7 +179,8 @@ def list_audited_tasks(request: HttpRequest, audit_id: int) -> list[Solved]:
 
 @router.post("/reward-audits/{audit_id}/items/{place}", response=AuditItemOut, auth=Key(Scope.REVIEW))
 def judge_audited_output(request: HttpRequest, audit_id: int, place: int, body: AnswerIn) -> RewardAuditItem:
-    """Record whether one output did what was requested. You can change your own answer until the audit is finished."""
+    """Record whether one output did what was requested. You can change your own answer until the audit is finished. 409
+    if someone else has judged it, or the audit is finished."""
     audit = get_reward_audit(request, audit_id)
     item = _items(audit).filter(place=place).first()
     if item is None:
@@ -180,7 +192,7 @@ def judge_audited_output(request: HttpRequest, audit_id: int, place: int, body: 
 
 @router.post("/reward-audits/{audit_id}/undo", response=AuditItemOut, auth=Key(Scope.REVIEW))
 def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem:
-    """Take back the latest answer of the key's creator."""
+    """Take back the latest answer of the key's creator. 409 if there is none, or the audit is finished."""
     audit = get_reward_audit(request, audit_id)
     item = verbs.undo(audit=audit, actor=keyed(request).actor)
     if item is None:
@@ -190,7 +202,8 @@ def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem
 
 @router.post("/reward-audits/{audit_id}/finish", response=AuditOut, auth=Key(Scope.REVIEW))
 def finish_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
-    """Finish the audit: reveal the verdicts and decide whether it is green. It can't be changed afterwards."""
+    """Finish the audit: reveal the verdicts and decide whether it is green. It can't be changed afterwards. 409 while
+    outputs are not judged."""
     verbs.finish(audit=get_reward_audit(request, audit_id), actor=keyed(request).actor)
     return get_reward_audit(request, audit_id)
 

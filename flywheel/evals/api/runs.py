@@ -6,14 +6,14 @@ from typing import Any, cast
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.evidence.statistics.eval_scope import BASELINE_SAMPLES, SAMPLES
 from flywheel.edge.answers import JobOut, ListQuery, Ref, TraceId, page_of, paginate
 from flywheel.edge.refusals import one
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.environments.models import Opening, Split
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.evals.api.task_grid import TrainedOnOut
@@ -30,40 +30,44 @@ EVENTS = 200
 
 class EvalQuery(ListQuery):
     agent: str = ""
+    """Name of an agent."""
     task_set: str = ""
-    """A set's name, without its version."""
+    """Name of a task set, without its version."""
     split: str = ""
+    """`train`, `held_out` or `sealed`."""
     state: str = ""
+    """`queued`, `running`, `succeeded`, `failed` or `cancelled`."""
 
 
 class ResultQuery(ListQuery):
     limit: int = Field(200, ge=1, le=1000)
+    """Items per page."""
 
 
 class EvalIn(Body):
-    version: RefIn = Field(..., description="`agent@number` or `agent@live`")
-    task_set: RefIn = Field(..., description="`set@version`")
+    version: RefIn = Field(..., description="`agent@number` or `agent@live`.")
+    task_set: RefIn = Field(..., description="`set@version`.")
     split: str = Split.HELD_OUT.value
+    """`held_out` or `train`."""
     samples: int | None = Field(
         None,
-        description=f"attempts per task; by default {SAMPLES}, or {BASELINE_SAMPLES} for a live version on held-out "
-        "tasks unless its temperature is 0, since this baseline runs once and is compared with every candidate",
+        description=f"Attempts per task; by default {SAMPLES}, or {BASELINE_SAMPLES} for a live version on held-out "
+        "tasks unless its temperature is 0, since this baseline runs once and is compared with every candidate.",
     )
     seed: int = 1
-    sampling: dict[str, Any] = Field(default_factory=dict, description="overrides the version's own settings")
-    engine: str = Field("", description="`vllm` for this installation's vLLM server; empty for the version's endpoint")
+    """Use the same seed on two versions for a paired comparison."""
+    sampling: dict[str, Any] = Field(default_factory=dict, description="Overrides the version's own settings.")
+    engine: str = Field("", description="`vllm` for this installation's vLLM server; empty for the version's endpoint.")
     budget: dict[str, float] = Field(
         default_factory=dict,
-        description="limits: `tokens`, `usd`, `minutes`. A run that reaches one stops and keeps its results",
+        description="Limits: `tokens`, `usd`, `minutes`. A run that reaches one stops and keeps its results.",
     )
-    key: uuid.UUID | None = Field(
-        None, description="repeating a key does not create a second run; omit it for a new run"
-    )
+    key: uuid.UUID | None = Field(None, description="Your own UUID. Repeating a key returns the same run.")
 
 
 class ResumeIn(Body):
     budget: dict[str, float] | None = Field(
-        None, description="replaces the run's budget from now on; tokens and dollars already spent still count"
+        None, description="Replaces the run's budget from now on; tokens and dollars already spent still count."
     )
 
 
@@ -79,9 +83,11 @@ class EvalRow(JobOut):
     engine: str
     """`vllm`, or empty for the version's own endpoint."""
     message: str
+    """Current activity, if the run is not running attempts."""
     error_kind: str
+    """Kind of the error, in one word."""
     success: dict[str, Any] | None
-    """The estimate, once every attempt is judged."""
+    """Success rate with its interval, once every attempt is judged."""
     created_by: Ref
     started_at: datetime | None
     finished_at: datetime | None
@@ -99,21 +105,23 @@ class EvalEventOut(Schema):
 
 class EvalOut(EvalRow):
     summary: dict[str, Any]
+    """Each metric with its interval, over all tasks and by slice and category."""
     isolation: dict[str, Any]
-    """What the self-test of the vLLM server found: `arms`, the names of what it asked, its own version's first, and
-    `passed`, which is missing while it is made; empty for another engine."""
+    """Self-test of the vLLM server: `arms`, the models that were compared, starting with the run's own; and `passed`,
+    missing while the test is running. Empty for other engines."""
     judges: dict[str, Any]
-    """Of each LLM judge in the verifier, by its part: `models` that answered, `judged`, `remembered`, `canaries`,
-    `requests`, `tokens_in`, `tokens_out`, and `void`, which says why nothing of it counts."""
+    """For each part with an LLM judge: the `models` that answered, `judged`, `remembered`, `canaries`, `requests`,
+    `tokens_in`, `tokens_out`, and `void`, the reason why its scores do not count."""
     simulator: dict[str, Any]
-    """Of the model that stood in for tools: `models` that answered, `requests`, `tokens_in`, `tokens_out`, `cost_usd`,
-    null where an answer did not tell; empty where none was asked."""
+    """The model that simulated tools: `models` that answered, `requests`, `tokens_in`, `tokens_out`, and `cost_usd`,
+    null if an answer did not report it. Empty if no model simulated tools."""
     unlike_live: list[str]
-    """Parts in which it was asked otherwise than the version would be live: `system prompt`, `tools`, `sampling`. Where
-    there is one, the gate calls a comparison invalid. Empty while nothing was asked."""
+    """What differed from the version as it would be live: `system prompt`, `tools` or `sampling`. If there is any, the
+    gate calls a comparison invalid. Empty before the first attempt."""
     contamination: TrainedOnOut | None
-    """Whether the version learnt from these tasks; null for train tasks."""
+    """Whether the version was trained on these tasks; null for train tasks."""
     events: list[EvalEventOut]
+    """The run's log, oldest first; at most the newest 200 entries."""
 
     @staticmethod
     def resolve_unlike_live(row: EvalRun) -> list[str]:
@@ -135,13 +143,13 @@ class ResultOut(Schema):
     trajectory: TraceId | None
     """Trace id of the rollout."""
     score: float | None
-    """Null when unscored; `cause` says why in a word, `error` in a sentence."""
+    """Null if unscored. `cause` gives the reason in one word, `error` in a sentence."""
     success: bool | None
     parts: dict[str, float | None]
     reason: str
     error: str
     cause: str
-    """Such as `timeout`, `memory`, `refused`, `away` or `not_answered`; all of them stand in `GET /verifier-parts`."""
+    """For example `timeout`, `memory`, `refused`, `away` or `not_answered`; `GET /verifier-parts` lists all."""
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: float | None
@@ -152,22 +160,25 @@ class SelfTestOut(Schema):
     """A self-test of the vLLM server that passed and ran both versions."""
 
     eval: int
-    """Before whose attempts it was made."""
+    """Id of the eval that the test preceded."""
     answers: int
+    """Number of answers that were compared."""
 
 
 class ComparisonOut(Schema):
     candidate: int
     baseline: int
     doubts: list[str]
-    """In what the two differ besides the version."""
+    """What differs between the runs besides the version."""
     is_valid: bool
-    """False where a version learnt from tasks that it is measured by: then no difference says anything."""
+    """False if a version was trained on tasks that measure it. The differences then mean nothing."""
     self_test: SelfTestOut | None
-    """The newest that has shown the server to keep the two apart; null where nothing could mix them up."""
+    """The newest self-test that showed the vLLM server to keep the two versions apart; null if nothing could mix them
+    up."""
     contamination: dict[str, TrainedOnOut]
-    """Of each version that is measured by held-out tasks."""
+    """By version, for versions measured on held-out tasks."""
     comparison: dict[str, Any]
+    """Paired differences by metric, candidate minus baseline, with their intervals."""
 
 
 @router.get("/evals", response=page_of(EvalRow, "EvalPage"), auth=Key(Scope.READ))
@@ -202,11 +213,13 @@ def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
 
 @router.get("/evals/{eval_id}", response=EvalOut, auth=Key(Scope.READ))
 def get_eval(request: HttpRequest, eval_id: int) -> EvalRun:
+    """Return one eval with its progress, its metrics and its log."""
     return one(_runs(request), pk=eval_id)
 
 
 @router.post("/evals/{eval_id}/cancel", response=EvalOut, auth=Key(Scope.BUILD))
 def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
+    """Cancel the eval. Results so far are kept, and `POST /evals/{id}/resume` continues it. 409 if it has finished."""
     return get_eval(request, eval_id).cancel(keyed(request).actor)
 
 
@@ -214,7 +227,8 @@ def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None) -> EvalRun:
     """Resume the attempts that have no result, under a new budget if you give one. Attempts for which the server was
     away (`cause` is `away`) run again. In a run that has succeeded, they do so only if it has no budget of tokens or
-    dollars and nothing depends on it (a candidate, a training run, a rescore or a reward audit)."""
+    dollars and nothing depends on it (a candidate, a training run, a rescore or a reward audit). 409 for any other run
+    that has succeeded, and for one that is queued, running or void."""
     budget = body.budget if body else None
     submission.resume(run=get_eval(request, eval_id), actor=keyed(request).actor, budget=budget)
     return get_eval(request, eval_id)

@@ -3,12 +3,13 @@
 from typing import Any
 
 from django.http import HttpRequest, QueryDict
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery
 from flywheel.edge.refusals import check_choice
+from flywheel.edge.schemas import Schema
 from flywheel.environments.models import Split
 from flywheel.environments.task_sets import leaks
 from flywheel.environments.task_sets.task_set_references import find_task_set
@@ -21,21 +22,23 @@ router = Router(tags=["evals"])
 
 class GridQuery(ListQuery):
     split: str = Split.HELD_OUT.value
+    """`held_out` or `train`."""
     version: list[str] = Field(
-        default_factory=list, description="`agent@number`, repeatable; by default the versions with the newest evals"
+        default_factory=list, description="`agent@number`, repeatable; by default the versions with the newest evals."
     )
-    show: str = Field("all", description="`all`, `failures`, `differ` or `disputed`")
+    show: str = Field("all", description="`all`, `failures`, `differ` or `disputed`.")
 
 
 class TrainedOnOut(Schema):
     """The training data of a version and its ancestors, compared with the tasks that measure the version."""
 
     verdict: str
-    """`clean`, `warned`, `contaminated`: a score on these tasks means nothing; `unchecked`; `none`: from no dataset."""
+    """`clean`; `warned`; `contaminated`: a score on these tasks means nothing; `unchecked`; or `none`: it was trained
+    on no dataset."""
     blocked: list[str]
     """Tasks that it was trained on."""
     datasets: list[str]
-    """Those that hold them."""
+    """Datasets that contain them."""
 
 
 class ColumnOut(Schema):
@@ -44,13 +47,13 @@ class ColumnOut(Schema):
     samples: int
     success: dict[str, Any] | None
     contamination: TrainedOnOut | None
-    """Whether the version learnt from these tasks; null for train tasks."""
+    """Whether the version was trained on these tasks; null for train tasks."""
 
 
 class CellOut(Schema):
     eval: int = Field(alias="run.pk")
     attempts: int
-    """0 where the eval has not asked the task."""
+    """0 if the eval has not run the task."""
     scored: int
     passed: int
     disputed: bool = Field(alias="is_disputed")
@@ -61,19 +64,19 @@ class LineOut(Schema):
     task: str
     bucket: str
     cells: list[CellOut]
-    """One a column, in their order."""
+    """One per column, in the same order."""
 
 
 class GridOut(Schema):
     task_set: str
     split: str
     columns: list[ColumnOut]
-    """The newest eval of each version that has succeeded, the oldest version first."""
+    """The newest successful eval of each version, oldest version first."""
     not_shown_apart: list[list[str]]
-    """Pairs of versions that no self-test has shown the vLLM server to keep apart: what differs between these two says
+    """Pairs of versions that no self-test has shown the vLLM server to keep apart. Differences between them mean
     nothing."""
     counts: dict[str, int]
-    """Tasks behind each choice of `show`."""
+    """Number of tasks for each choice of `show`."""
     items: list[LineOut]
     next: str | None
 
