@@ -4,13 +4,13 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema, Status
+from ninja import Field, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.detectors.standard_buckets import Bucket
 from flywheel.edge.refusals import Missing
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.failures.buckets import bucket_counts, bucket_definitions, bucket_lifecycle
 
 router = Router(tags=["failures"])
@@ -21,22 +21,29 @@ class BucketOut(Schema):
     label: str
     description: str
     shortcut: str
+    """Key that selects the category on the review pages."""
     fix: str
+    """What usually helps."""
     parent: str
-    """Of a bucket that the project defined: the built-in one that it is a kind of."""
+    """For a category of the project's own, the built-in one that it belongs to."""
     is_archived: bool
     waiting: int
-    """Trajectories for which it is the strongest proposal, not decided yet."""
+    """Undecided trajectories for which it is the strongest proposal."""
     confirmed: int
+    """Trajectories that people filed under it."""
     tasks: int
+    """Tasks made from its failures."""
     runs: int
-    """Training runs on task sets that have tasks of it."""
+    """Training runs on task sets that contain its tasks."""
     last_seen: datetime | None
     state: str
     """`open`, `fixing`, `fixed`, `closed` or `reopened`."""
     owner: str
+    """A username; empty for nobody."""
     priority: str
+    """`urgent`, `high`, `normal` or `low`."""
     severity: str
+    """Harm of one failure: `critical`, `major` or `minor`; empty until someone sets it."""
     closed_at: datetime | None
     closed_by: str
     closed_because: str
@@ -47,26 +54,32 @@ class BucketOut(Schema):
 
 class BucketIn(Body):
     label: str = Field(max_length=60)
+    """Name that people read, at most 60 characters."""
     parent: str
-    """The built-in bucket that it is a kind of."""
+    """Key of the built-in category that it belongs to."""
     description: str = ""
+    """When to use it, for reviewers."""
     shortcut: str = ""
+    """One letter that selects it on the review pages; empty for none."""
 
 
 class NewBucketIn(BucketIn):
     key: str = ""
-    """Left out, it is made of the label."""
+    """Key of the category, which never changes; made from the label if omitted."""
 
 
 class ChangeIn(BucketIn):
     archived: bool = False
+    """Whether it is hidden from reviewers."""
 
 
 class SteerIn(Body):
     owner: str | None = None
-    """A username; empty is nobody. What is left out stays."""
+    """A username; empty for nobody. Omitted fields keep their value."""
     priority: str | None = None
+    """`urgent`, `high`, `normal` or `low`."""
     severity: str | None = None
+    """Harm of one failure: `critical`, `major` or `minor`."""
 
 
 class ReasonIn(Body):

@@ -7,14 +7,14 @@ from typing import Any
 from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.answers import EstimateOut
 from flywheel.edge.refusals import Missing, check_choice
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.failures.api.queue_schemas import ReviewAgreementOut
 from flywheel.failures.api.queues import agreed
 from flywheel.failures.detectors import detector_quality, detector_settings
@@ -28,11 +28,11 @@ LISTED = 200
 
 class RatesOut(Schema):
     precision: EstimateOut
-    """Share of its decided proposals filed in its category, or in a kind of it."""
+    """Share of its decided proposals that people filed in its category."""
     is_failure: EstimateOut
-    """Of the same: filed in any bucket."""
+    """Share of the same proposals that people filed in any category."""
     recall: EstimateOut
-    """Of the failures that people filed in its bucket: it had proposed."""
+    """Share of the failures in its category that it had proposed."""
 
 
 class DetectorOut(Schema):
@@ -40,67 +40,73 @@ class DetectorOut(Schema):
     description: str
     about: str
     bucket: str
-    """What it proposes in this project."""
+    """Category that it proposes in this project."""
     own_bucket: str
-    """What it proposes where a project does not say otherwise."""
+    """Category that it proposes by default."""
     bucket_since: datetime | None
-    """Only what was decided since measures it; empty while it proposes its own."""
+    """Start of its current category; only later decisions count. Null if it proposes its default."""
     is_on: bool
     switched_at: datetime | None
     all_decisions: RatesOut
-    """Recall is too high here: what people decide about is chosen, mostly because something was proposed."""
+    """Rates over all decisions. Recall is overestimated here: people mostly decide about trajectories for which
+    something was proposed."""
     random_sample: RatesOut
-    """From what queues with a sample of the traffic brought, each up to the first that is not decided."""
+    """Rates over the queues that sample the traffic, each up to its first undecided item."""
     undecided: int
-    """How many of all that was drawn by lot wait for a decision."""
+    """Items of those samples that wait for a decision."""
 
 
 class WeekOut(RatesOut):
     week: date
+    """Monday of the week in which the trajectories began."""
 
 
 class DisagreedOut(Schema):
     trace_id: str
     bucket: str
-    """Where people filed it; empty for nothing wrong."""
+    """Category that people chose; empty for nothing wrong."""
     decided_at: datetime
 
 
 class OneDetectorOut(DetectorOut):
     filed: dict[str, int]
-    """Where people filed what it had proposed; the empty one is nothing wrong."""
+    """Where people filed its proposals, by category; the empty key means nothing wrong."""
     weeks: list[WeekOut]
     wrong: list[DisagreedOut]
-    """It proposed and people said otherwise: the newest, at most 200."""
+    """Proposals that people filed elsewhere or rejected, newest first, at most 200."""
     missed: list[DisagreedOut]
-    """In its category, without a proposal."""
+    """Failures in its category that it did not propose, newest first, at most 200."""
 
 
 class DetectorIn(Body):
     is_on: bool | None = None
+    """Switch it on or off; omit it to leave this unchanged."""
     bucket: str | None = None
-    """What it is to propose here: the key of a bucket of the project, or empty for its own. Left out, it stays."""
+    """Key of the category to propose; empty for its default. Omit it to leave this unchanged."""
 
 
 class CorrectedOut(Schema):
     bucket: str
-    """The first decision; empty for nothing wrong."""
+    """Category of the first decision; empty for nothing wrong."""
     corrected: EstimateOut
+    """Share that was changed to another category later."""
 
 
 class CorrectionsOut(Schema):
     all: EstimateOut
     by_another: EstimateOut
+    """Share that another person changed."""
     buckets: list[CorrectedOut]
 
 
 class ProjectAgreementOut(ReviewAgreementOut):
     corrections: CorrectionsOut
-    """Of decisions that one person made alone: changed to another bucket later."""
+    """How often decisions made by one person alone were changed to another category later."""
 
 
 class DaysQuery(Schema):
     days: int = Field(90, ge=1, le=3650)
+    """How far to look back."""
 
 
 @router.get("/detectors", response=list[DetectorOut], auth=Key(Scope.READ))

@@ -4,13 +4,13 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import Unreadable, check_choice, one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.labels.decisions import LATEST, decide, undo
 from flywheel.failures.models import Decision, Failure
@@ -24,13 +24,18 @@ class FailureOut(Schema):
     id: int
     trace_id: str = Field(alias="trajectory.trace_id")
     decision: str
+    """`confirmed`, `changed`, `added` or `rejected`."""
     bucket: str
+    """Key of the category; empty if nothing is wrong."""
     step: str
+    """Span id of the failing step; empty for the whole trajectory."""
     corrected: dict[str, Any] | None
+    """What should have happened, as in `POST /trajectories/{trace_id}/failures`."""
     note: str
     labelled_by: Ref
     labelled_at: datetime
     current: bool
+    """Whether this decision counts now."""
     taken_back_at: datetime | None
 
 
@@ -39,39 +44,43 @@ class ProposalOut(Schema):
     bucket: str
     step: str
     score: float
+    """The detector's confidence, from 0 to 1."""
     evidence: str
 
 
 class LabelsOut(Schema):
     proposals: list[ProposalOut]
     decisions: list[FailureOut]
-    """The newest first; the one that is `current` counts."""
+    """Newest first; the one that is `current` counts."""
 
 
 class FailureQuery(ListQuery):
     bucket: str = ""
+    """Key of a category."""
     decision: str = ""
+    """`confirmed`, `changed`, `added` or `rejected`."""
     current: bool = True
     """Leave out decisions that were superseded or taken back."""
 
 
 class LabelIn(Body):
     bucket: str = ""
-    """Empty: nothing is wrong with this trajectory."""
+    """Key of the category; empty if nothing is wrong."""
     step: str = ""
-    """Span id of the failing step."""
+    """Span id of the failing step; empty for the whole trajectory."""
     corrected: dict[str, Any] | None = None
     """What should have happened, as one of: `{"tool": name, "arguments": {…}}`; `{"calls": [call, call, …], "order":
-    "given"}` (two or more; or `"any"` order); `{"text": answer}`; `{"refuse": text}`; `{"ask": text}`;
-    `{"avoid": [tool, …], "text": text}` (no call of these tools, of an empty list no call at all). The text of the
-    last three may be empty: any words will do."""
+    "given"}` (two or more, or order `"any"`); `{"text": answer}`; `{"refuse": text}`; `{"ask": text}`; `{"avoid":
+    [tool, …], "text": text}` (no call of these tools; for an empty list, no call at all). In the last three, an empty
+    text accepts any words."""
     note: str = ""
     seen: int | None = None
-    """The id of the decision that you saw, 0 for none: 409 when somebody decided since. Left out, it is not checked."""
+    """Id of the decision that you saw, 0 for none: 409 if someone has decided since. Omit it to skip this check."""
 
 
 class UndoIn(Body):
     seen: int | None = None
+    """Id of the decision that you saw: 409 if someone has decided since. Omit it to skip this check."""
 
 
 @router.get("/failures", response=page_of(FailureOut), auth=Key(Scope.READ))
@@ -99,7 +108,7 @@ def get_labels(request: HttpRequest, trace_id: str) -> dict[str, Any]:
 @router.post("/trajectories/{trace_id}/failures", response={201: FailureOut}, auth=Key(Scope.REVIEW))
 def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> Status[Failure]:
     """Record a decision about a trajectory. It replaces the current decision; sending the same one twice records it
-    once."""
+    once. 409 if the current decision is not the one in `seen`."""
     failure = decide(
         trajectory=_trajectory(request, trace_id),
         actor=keyed(request).actor,
@@ -111,7 +120,8 @@ def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> St
 
 @router.post("/trajectories/{trace_id}/failures/undo", response=LabelsOut, auth=Key(Scope.REVIEW))
 def undo_label(request: HttpRequest, trace_id: str, wanted: UndoIn) -> dict[str, Any]:
-    """Take back the current decision; the one before it counts again."""
+    """Take back the current decision; the one before it counts again. 409 if the current decision is not the one in
+    `seen`."""
     row = _trajectory(request, trace_id)
     undo(trajectory=row, actor=keyed(request).actor, seen=LATEST if wanted.seen is None else wanted.seen)
     return get_labels(request, trace_id)

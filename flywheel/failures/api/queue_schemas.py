@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Any
 
-from ninja import Field, Schema
+from ninja import Field
 
 from flywheel.edge.answers import EstimateOut, ListQuery, Ref
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.failures.api.labels import FailureOut
 from flywheel.failures.models import QueueItem
 
@@ -14,29 +14,33 @@ from flywheel.failures.models import QueueItem
 class QueueIn(Body):
     name: str
     instructions: str = ""
+    """Shown to reviewers."""
     rule: str = "hand"
-    """`hand`, `detected`, `sample` or `disagreed`."""
+    """What is added to the queue: `hand` for nothing automatic, `detected` for detectors' proposals, `sample` for a
+    random sample of the traffic, or `disagreed` for items on which reviewers disagree."""
     bucket: str = ""
+    """With `detected`, only proposals of this category."""
     detector: str = ""
-    """Of `detected`: only what is proposed so."""
+    """With `detected`, only proposals of this detector."""
     percent: float | None = None
-    """Of `sample`: how much of the traffic."""
+    """With `sample`, the percentage of the traffic."""
     needed: int = 1
-    """Reviewers per item; two or more are blind to each other, and more than half of them have to agree."""
+    """Reviewers per item. Two or more do not see each other's reviews, and more than half must agree."""
     assignees: list[str] = []
     """Usernames; empty for everyone who may label."""
     minutes: int = 15
-    """How long an item stays reserved, from the last sign of life."""
+    """How long an item stays reserved after its reviewer's last activity."""
     with_existing: bool = False
-    """Apply the rule to what is there already too."""
+    """Also apply the rule to existing trajectories."""
     archived: bool = False
+    """Whether the queue is closed. Its items are kept."""
 
 
 class ProgressOut(Schema):
     to_review: int
     needs_another: int
     in_review: int
-    """Of the two above: how many somebody has now."""
+    """Reserved items among the two counts above."""
     done: int
     declined: int
 
@@ -46,12 +50,17 @@ class QueueOut(Schema):
     name: str
     instructions: str
     rule: str
+    """`hand`, `detected`, `sample` or `disagreed`."""
     bucket: str
     detector: str
     percent: float | None
+    """With `sample`, the percentage of the traffic."""
     needed: int
+    """Reviewers per item."""
     assignees: list[str]
+    """Usernames; empty for everyone who may label."""
     minutes: int
+    """How long an item stays reserved after its reviewer's last activity."""
     created_by: Ref
     created_at: datetime
     archived_at: datetime | None
@@ -63,13 +72,15 @@ class ReviewOut(Schema):
     reviewer: Ref
     declined: bool
     bucket: str
-    """Empty when nothing is wrong, or when declined."""
+    """Empty if nothing is wrong, or if declined."""
     step: str
     corrected: dict[str, Any] | None
     note: str
     settles: bool
+    """Whether it decides alone where reviewers disagree."""
     at: datetime
     current: bool
+    """Whether this review counts now."""
     taken_back_at: datetime | None
 
 
@@ -82,7 +93,7 @@ class QueueItemOut(Schema):
     reserved_by: str | None
     reserved_until: datetime | None
     outcome: FailureOut | None = Field(alias="seen_outcome")
-    """Null while it is open and its reviewers are blind to each other."""
+    """The decision; null while the item is open and its reviewers do not see each other's reviews."""
 
     @staticmethod
     def resolve_reserved_by(row: QueueItem) -> str | None:
@@ -95,39 +106,43 @@ class QueueItemOut(Schema):
 
 class ReviewedOut(QueueItemOut):
     reviews: list[ReviewOut] = Field(alias="visible")
-    """Your own; everybody's where they are not blind or the item is closed."""
+    """Your own reviews; everyone's if the queue has one reviewer per item or the item is closed."""
 
 
 class QueueItemQuery(ListQuery):
     state: str = ""
+    """`to_review`, `needs_another`, `done` or `declined`; empty for all."""
 
 
 class AddIn(Body):
     trace_ids: list[str] = Field(max_length=5_000)
+    """At most 5,000."""
 
 
 class AddedOut(Schema):
     added: int
     unknown: list[str]
-    """Trace ids that name no trajectory of this project."""
+    """Trace ids that match no trajectory of this project."""
 
 
 class TakeIn(Body):
     after: int | None = None
-    """The id of the item that you leave undecided: it is free again, and you get the next one behind it."""
+    """Id of the item that you leave undecided. It is released, and you get the next one after it."""
 
 
 class ReviewIn(Body):
     bucket: str = ""
-    """Empty: nothing is wrong."""
+    """Key of the category; empty if nothing is wrong."""
     step: str = ""
+    """Span id of the failing step; empty for the whole trajectory."""
     corrected: dict[str, Any] | None = None
-    """In the forms of `POST /trajectories/{trace_id}/failures`."""
+    """What should have happened, as in `POST /trajectories/{trace_id}/failures`."""
     note: str = ""
     seen: int | None = None
-    """Where one reviewer decides: the id of the decision that you saw, 0 for none; 409 when another stands by now."""
+    """In a queue with one reviewer per item, the id of the decision that you saw, 0 for none: 409 if another is
+    current. Omit it to skip this check."""
     settles: bool = False
-    """Decide alone where reviewers disagree; wants a maker who may build."""
+    """Decide alone where reviewers disagree. The key's creator must be allowed to build."""
 
 
 class DeclineIn(Body):
@@ -138,17 +153,22 @@ class PairOut(Schema):
     first: str
     second: str
     kappa: EstimateOut
+    """Cohen's kappa of the two reviewers."""
 
 
 class BucketAgreementOut(Schema):
     bucket: str
     """Empty for nothing wrong."""
     chosen: int
+    """How often reviewers chose it."""
     alpha: EstimateOut
+    """Krippendorff's alpha of this category against all others."""
 
 
 class ReviewAgreementOut(Schema):
     items: int
+    """Items with as many reviews as their queue needs."""
     alpha: EstimateOut
+    """Krippendorff's alpha over all categories."""
     buckets: list[BucketAgreementOut]
     pairs: list[PairOut]

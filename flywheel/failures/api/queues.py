@@ -76,7 +76,7 @@ def list_queue_items(request: HttpRequest, queue_id: int, query: Query[QueueItem
 
 @router.post("/queues/{int:queue_id}/items", response=AddedOut, auth=Key(Scope.REVIEW))
 def add_to_queue(request: HttpRequest, queue_id: int, wanted: AddIn) -> dict[str, Any]:
-    """Add trajectories by hand. Those already in the queue are left unchanged."""
+    """Add trajectories by hand. Those already in the queue are left unchanged. 409 if the queue is archived."""
     key, queue = keyed(request), _queue(request, queue_id)
     if queue.archived_at is not None:
         raise Stale(f"the queue {queue} is archived")
@@ -97,7 +97,8 @@ def get_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> QueueIt
 
 @router.post("/queues/{int:queue_id}/take", response={200: ReviewedOut, 204: None}, auth=Key(Scope.REVIEW))
 def take_queue_item(request: HttpRequest, queue_id: int, wanted: TakeIn) -> Status[Any]:
-    """Reserve the next item, or return the one you already have; 204 if none is left for you."""
+    """Reserve the next item, or return the one you already have; 204 if none is left for you. 403 if you are not a
+    reviewer of this queue."""
     queue = _queue(request, queue_id)
     after = _item(request, queue_id, wanted.after) if wanted.after is not None else None
     item = taking.take(queue=queue, actor=keyed(request).actor, after=after)
@@ -106,14 +107,16 @@ def take_queue_item(request: HttpRequest, queue_id: int, wanted: TakeIn) -> Stat
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/hold", response=ReviewedOut, auth=Key(Scope.REVIEW))
 def hold_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
-    """Reserve this item, or extend your reservation. 409 if someone else has it."""
+    """Reserve this item, or extend your reservation. 409 if someone else has it. 403 if you are not a reviewer of this
+    queue."""
     taking.hold(item=_item(request, queue_id, item_id), actor=keyed(request).actor)
     return get_queue_item(request, queue_id, item_id)
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/release", response=ReviewedOut, auth=Key(Scope.REVIEW))
 def release_queue_item(request: HttpRequest, queue_id: int, item_id: int, at_the_end: bool = False) -> QueueItem:
-    """Release the item; with `at_the_end`, also move it to the end of the queue."""
+    """Release the item; with `at_the_end`, also move it to the end of the queue. 409 if someone else has it and you
+    move it."""
     item, actor = _item(request, queue_id, item_id), keyed(request).actor
     (taking.requeue if at_the_end else taking.release)(item=item, actor=actor)
     return get_queue_item(request, queue_id, item_id)
@@ -121,7 +124,9 @@ def release_queue_item(request: HttpRequest, queue_id: int, item_id: int, at_the
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/review", response={201: ReviewedOut}, auth=Key(Scope.REVIEW))
 def review_queue_item(request: HttpRequest, queue_id: int, item_id: int, wanted: ReviewIn) -> Status[QueueItem]:
-    """Submit your review. It replaces your earlier one; sending the same one twice records it once."""
+    """Submit your review. It replaces your earlier one; sending the same one twice records it once. 409 if someone else
+    has the item, its queue is archived, enough reviewers have decided, or the current decision is not the one in
+    `seen`. 403 if you are not a reviewer of this queue."""
     content = wanted.dict(exclude={"seen"})
     seen = LATEST if wanted.seen is None else wanted.seen
     reviews.give(item=_item(request, queue_id, item_id), actor=keyed(request).actor, **content, seen=seen)
@@ -130,14 +135,16 @@ def review_queue_item(request: HttpRequest, queue_id: int, item_id: int, wanted:
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/decline", response={201: ReviewedOut}, auth=Key(Scope.REVIEW))
 def decline_queue_item(request: HttpRequest, queue_id: int, item_id: int, wanted: DeclineIn) -> Status[QueueItem]:
-    """Decline the item because it does not belong in this queue. This closes the item."""
+    """Decline the item because it does not belong in this queue. This closes the item. 409 if someone else has it, its
+    queue is archived, or enough reviewers have decided. 403 if you are not a reviewer of this queue."""
     reviews.decline(item=_item(request, queue_id, item_id), actor=keyed(request).actor, reason=wanted.reason)
     return Status(201, get_queue_item(request, queue_id, item_id))
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/undo", response=ReviewedOut, auth=Key(Scope.REVIEW))
 def undo_queue_review(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
-    """Take back your review. The one you gave before it, if any, counts again."""
+    """Take back your review. The one you gave before it, if any, counts again. 409 if someone has decided otherwise
+    since."""
     reviews.take_back(item=_item(request, queue_id, item_id), actor=keyed(request).actor)
     return get_queue_item(request, queue_id, item_id)
 

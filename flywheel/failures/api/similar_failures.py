@@ -53,19 +53,19 @@ def get_clustering(request: HttpRequest, pk: int) -> Clustering:
 
 @router.post("/clusterings/{pk}/cancel", response=ClusteringOut, auth=Key(Scope.REVIEW))
 def cancel_clustering(request: HttpRequest, pk: int) -> Clustering:
-    """Cancel the clustering."""
+    """Cancel the clustering. 409 if it has finished."""
     return get_clustering(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/clusterings/{pk}/resume", response=ClusteringOut, auth=Key(Scope.REVIEW))
 def resume_clustering(request: HttpRequest, pk: int) -> Clustering:
-    """Run a failed or cancelled clustering after all."""
+    """Run a failed or cancelled clustering after all. 409 unless it has failed or was cancelled."""
     return get_clustering(request, pk).resume(keyed(request).actor)
 
 
 @router.delete("/clusterings/{pk}", response={204: None}, auth=Key(Scope.REVIEW))
 def delete_clustering(request: HttpRequest, pk: int) -> Status[None]:
-    """Delete the clustering; failures and decisions are kept."""
+    """Delete the clustering; failures and decisions are kept. 409 until it has finished."""
     cluster_edits.forget(clustering=get_clustering(request, pk), actor=keyed(request).actor)
     return Status(204, None)
 
