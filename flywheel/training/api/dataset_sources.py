@@ -4,13 +4,13 @@ import uuid
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import JobOut
 from flywheel.edge.refusals import Refused, one
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import version_of
 from flywheel.training.api.datasets import DatasetOut
 from flywheel.training.datasets import build_jobs, dataset_uploads, demonstrations
@@ -24,38 +24,44 @@ router = Router(tags=["training"])
 
 class DemonstrateIn(Body):
     name: str
+    """An existing name makes the dataset's next version."""
     version: RefIn
-    """Whose prompt, tools and form of calls the rows have."""
+    """`agent@number` whose prompt, tools and call format the rows use."""
     q: str = ""
-    """A filter as the list of trajectories has it."""
+    """A filter, as for `GET /trajectories`."""
     ids: list[str] = Field([], max_length=500)
-    """Trace ids, instead of the filter."""
+    """Trace ids in place of the filter, at most 500."""
     good: str = "good"
-    """`good` where people or feedback have to call a trajectory good, `filter` where the filter says enough."""
+    """`good` for trajectories that people or feedback call good, `filter` for everything that matches."""
     start: int = Field(1, ge=1, le=10_000)
-    """The agent's message to learn from on, counted from 1."""
+    """Position of the first of the agent's messages to learn from, counted from 1."""
     steps: dict[str, str] = {}
-    """Span ids by trace id: to learn from this step on instead."""
+    """Span ids by trace id: the first step to learn from, in place of `start`."""
     key: uuid.UUID | None = None
-    """Of your own making: the same key again is the same build."""
+    """Your own UUID. Repeating a key returns the same build."""
     preview: bool = False
-    """Say what it would become and make nothing."""
+    """Show the result without creating anything."""
 
 
 class UploadQuery(Schema):
     name: str
+    """An existing name makes the dataset's next version."""
     licence: str = ""
-    """`unknown` where nobody knows it."""
+    """`unknown` if nobody knows it."""
     description: str = ""
+    """For the dataset's card, as are `licence`, `source` and `language`."""
     source: str = ""
+    """Where the data comes from."""
     language: str = ""
+    """Language of the data."""
     kind: str = ""
-    """`sft`, `pairs`, `thumbs` or `prompts`; of the first good row if left out."""
+    """`sft`, `pairs`, `thumbs` or `prompts`; if empty, that of the first valid row."""
     file_name: str = ""
+    """Name of the file, for messages."""
     key: uuid.UUID | None = None
-    """Of your own making: the same key again is the same build."""
+    """Your own UUID. Repeating a key returns the same build."""
     preview: bool = False
-    """Say what it would become and make nothing."""
+    """Show the result without creating anything."""
 
 
 class LeftOutOut(Schema):
@@ -68,18 +74,18 @@ class LeftOutOut(Schema):
 
 class RowProblemOut(Schema):
     at: str
-    """Where in the file: `line 3`, `item 3`, `row 3`."""
+    """Place in the file, for example `line 3`, `item 3` or `row 3`."""
     field: str
-    """Empty where it is not one field's fault."""
+    """Empty if the problem is not in a single field."""
     reason: str
 
 
 class BuildOut(JobOut):
     name: str
     dataset: DatasetOut | None
-    """None before it is built."""
+    """Null until it is built."""
     report: dict[str, Any]
-    """What became of what was read so far: `rows`, `problems`, `problem_count`, `duplicates`, …"""
+    """Result for the rows read so far: `rows`, `problems`, `problem_count`, `duplicates`, …"""
 
 
 class SourcedOut(Schema):
@@ -88,11 +94,12 @@ class SourcedOut(Schema):
     kind: str
     rows: int
     tokens: int
-    """About, prompts included."""
+    """Estimate, including prompts."""
     duplicates: int
     left_out: list[LeftOutOut]
+    """Trajectories or rows that were left out, by reason."""
     problems: list[RowProblemOut]
-    """Of the first 200 rows that could not be read."""
+    """The first 200 rows that could not be read."""
     problem_count: int
     first: list[dict[str, Any]]
     """The first rows."""
@@ -113,8 +120,9 @@ def demonstrate(request: HttpRequest, asked: DemonstrateIn) -> Status[Any]:
 
 @router.post("/datasets/upload", response={200: SourcedOut, 202: BuildOut}, auth=Key(Scope.TRAIN))
 def upload_dataset(request: HttpRequest, asked: Query[UploadQuery]) -> Status[Any]:
-    """Create a dataset from the file in the request body: conversations, preferences, thumbs or prompts, as JSON
-    Lines, JSON, CSV or Parquet. Valid rows become the next version under the name; the report lists the others."""
+    """Create a dataset from the file in the request body: conversations, preferences, thumbs or prompts, as JSON Lines,
+    JSON, CSV or Parquet. Valid rows become the next version under the name; the report lists the others. 413 if the
+    file is too large."""
     caller = keyed(request)
     with kept_aside(request, most=dataset_uploads.MAX_BYTES, command="") as file:
         if asked.preview:
@@ -150,12 +158,12 @@ def get_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
 
 @router.post("/dataset-builds/{pk}/cancel", response=BuildOut, auth=Key(Scope.TRAIN))
 def cancel_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
-    """Cancel the build; nothing of it is kept."""
+    """Cancel the build; nothing of it is kept. 409 if it has finished."""
     return get_dataset_build(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/dataset-builds/{pk}/resume", response=BuildOut, auth=Key(Scope.TRAIN))
 def resume_dataset_build(request: HttpRequest, pk: int) -> DatasetBuild:
-    """Start a failed or cancelled build again from the beginning. 409 if its source file is gone, for example after
-    a cancel."""
+    """Start a failed or cancelled build again from the beginning. 409 for any other build, and if its source file is
+    gone, for example after a cancel."""
     return get_dataset_build(request, pk).resume(keyed(request).actor)

@@ -6,13 +6,13 @@ from itertools import islice
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.api.references import dataset_of, eval_of
 from flywheel.training.datasets import dataset_builder as datasets
@@ -25,17 +25,23 @@ ROWS_MAX = 1000
 
 class RowsQuery(Schema):
     start: int = Field(0, ge=0, le=10**9)
+    """Position of the first row, counted from 0."""
     limit: int = Field(ROWS_MAX, ge=1, le=ROWS_MAX)
+    """Rows per page."""
 
 
 class DatasetIn(Body):
     name: str
+    """An existing name makes the dataset's next version."""
     kind: Dataset.Kind
+    """`sft` for demonstrations, `pairs` for preference pairs, or `tasks` for prompts to practise."""
     task_set: RefIn
+    """`name@version`; only its train split is used."""
     version: RefIn = ""
-    """Whose prompt, tools and form of calls the rows have; the live version of the environment's agent if left out."""
+    """`agent@number` whose prompt, tools and call format the rows use; if empty, the live version of the environment's
+    agent."""
     rollouts: int | None = None
-    """A finished eval run on the set's train split, whose attempts are used too."""
+    """Id of a finished eval on the set's train split, whose attempts are also used."""
 
 
 class DatasetOut(Schema):
@@ -45,11 +51,15 @@ class DatasetOut(Schema):
     origin: str
     """`task_set`, `trajectories` or `upload`."""
     task_set: Ref | None
-    """None where the rows come from elsewhere: any set may then measure what learns from them."""
+    """Null if the rows come from elsewhere; any set can then measure a version trained on them."""
     card: dict[str, str]
+    """Licence, source, language and description of an uploaded dataset."""
     digest: str
+    """SHA-256 of the rows."""
     rows: int
+    """Number of rows."""
     recipe: dict[str, Any]
+    """Settings and inputs that the rows were built from."""
     created_by: Ref
     created_at: datetime
 
@@ -57,7 +67,7 @@ class DatasetOut(Schema):
 class Rows(Schema):
     items: list[dict[str, Any]]
     next: int | None
-    """`start` of the next page, or null."""
+    """`start` of the next page; null on the last page."""
 
 
 @router.get("/datasets", response=page_of(DatasetOut, "Datasets"), auth=Key(Scope.READ))
@@ -83,12 +93,13 @@ def build_dataset(request: HttpRequest, asked: DatasetIn) -> Status[Dataset]:
 
 @router.get("/datasets/{name}/{version}", response=DatasetOut, auth=Key(Scope.READ))
 def get_dataset(request: HttpRequest, name: str, version: int) -> Dataset:
+    """Return one version of a dataset, without its rows."""
     return dataset_of(request, name, version)
 
 
 @router.get("/datasets/{name}/{version}/rows", response=Rows, auth=Key(Scope.READ))
 def list_dataset_rows(request: HttpRequest, name: str, version: int, asked: Query[RowsQuery]) -> dict[str, Any]:
-    """Return the rows in order, from `start` on."""
+    """Return the rows in order, from `start` on. 410 if the stored file of the rows is lost."""
     found = dataset_of(request, name, version)
     following = asked.start + asked.limit
     try:

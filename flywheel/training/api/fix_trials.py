@@ -5,14 +5,14 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.references import find_agent
 from flywheel.edge.answers import EstimateOut, ListQuery, Ref, TraceId, page_of, paginate
 from flywheel.edge.refusals import Missing, one
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.environments.models import TaskSet
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.evals.runs.submission import RunSettings
@@ -27,30 +27,41 @@ router = Router(tags=["training"])
 class DraftIn(Body):
     name: str
     system_prompt: str | None = None
-    """The parent's where it is left out."""
+    """The parent's prompt if omitted."""
     descriptions: dict[str, str] = {}
-    """Of tools, by name; those left out stay, and so do all schemas."""
+    """New descriptions of tools, by name. Other descriptions and all schemas stay as they are."""
     sampling: dict[str, Any] = {}
-    """Any of `temperature`, `top_p` and `max_tokens`; those left out stay."""
+    """Any of `temperature`, `top_p` and `max_tokens`; the others stay as they are."""
 
 
 class FixTrialIn(Body):
     key: uuid.UUID | None = None
-    """Yours, so that a call which is repeated makes one trial."""
+    """Your own UUID. Repeating a key returns the same trial."""
     bucket: str
+    """Key of the category to fix."""
     version: RefIn
+    """`agent@number`: the parent, which the drafts change."""
     task_set: RefIn
+    """`name@version`."""
     drafts: list[DraftIn]
+    """From 1 to 8 drafts."""
     samples: int = 4
+    """Attempts per task."""
     seed: int = 1
+    """Seed that pairs the attempts of all versions."""
     engine: str = ""
+    """`vllm` for this installation's vLLM server; empty for the version's endpoint."""
 
 
 class ExamplesQuery(Schema):
     version: str
+    """`agent@number` whose format the examples use."""
     bucket: str = ""
+    """Key of a category; empty for all."""
     tokens: int = example_choice.TOKENS
+    """Most tokens that the examples may use."""
     seed: int = 1
+    """The same seed gives the same examples."""
 
 
 class ExampleOut(Schema):
@@ -61,45 +72,50 @@ class ExampleOut(Schema):
 
 class ExamplesOut(Schema):
     block: str
-    """What goes into a system prompt."""
+    """The text to put into a system prompt."""
     tokens: int
-    """By an estimate: four characters of ASCII are one, any other is one."""
+    """Estimate: one token for four ASCII characters, or for one other character."""
     pool: int
-    """Corrected failures in the train split that were chosen from."""
+    """Corrected failures in the train split that the examples were chosen from."""
     left_out: int
-    """Of those, how many share a source or a request with what is measured."""
+    """Of those, the ones that share a source or a request with held-out or sealed tasks."""
     bucket: str
-    """Empty where they are of every bucket."""
+    """Empty if they come from all categories."""
     examples: list[ExampleOut]
 
 
 class NeededOut(Schema):
     trajectory: TraceId = Field(alias="failure.trajectory")
     values: list[str]
+    """What the right answer needed."""
     missing: list[str]
+    """Those that were not in the context."""
 
 
 class RetrievalOut(Schema):
     words: str
     checked: int
     absent: int
+    """Failures whose context lacked something that the right answer needed."""
     unknown: int
+    """Failures for which this is unknown."""
     rows: list[NeededOut]
 
 
 class EvidenceOut(Schema):
     failures: int
     calls: list[tuple[str, str, int]]
-    """What was called, what should have been, how often; an empty text is no call."""
+    """`[called, expected, count]`; an empty text means no call."""
     arguments: list[tuple[str, int]]
+    """`[argument, count]` of wrong arguments."""
     notes: list[str]
     retrieval: RetrievalOut | None
     attempts_left_out: int
     """Failures that are attempts at held-out or sealed tasks."""
     sources_left_out: int
-    """Failures of whose session such a task was made."""
+    """Failures from sessions that such a task was made from."""
     left_out: str
-    """Both in words, with the reason; empty where none was left out."""
+    """Both in words, with the reason; empty if none was left out."""
 
 
 class DraftOut(Schema):
@@ -107,11 +123,12 @@ class DraftOut(Schema):
     version: Ref = Field(alias="draft.version")
     changes: list[str] = Field(alias="draft.changes")
     examples: list[str] = Field(alias="draft.examples")
-    """Train tasks whose examples stand in its prompt."""
+    """Train tasks whose examples are in its prompt."""
     evaluation: int = Field(alias="draft.evaluation_id")
+    """Id of its eval on the train tasks."""
     state: str = Field(alias="draft.evaluation.state")
     difference: EstimateOut | None
-    """Of success on the train tasks, minus its parent's; null while one of them is not over."""
+    """Difference in success on the train tasks from its parent; null until both have finished."""
     problem: str
 
 
@@ -119,11 +136,14 @@ class FixTrialRow(Schema):
     id: int
     bucket: str
     version: Ref = Field(alias="parent")
+    """The parent, which the drafts change."""
     task_set: Ref
     parent_eval: int = Field(alias="parent_eval_id")
+    """Id of the parent's eval on the train tasks."""
     evaluation: int | None = Field(alias="evaluation_id")
-    """The best draft's eval on held-out tasks, once it is measured."""
+    """Id of the best draft's eval on held-out tasks; null until it is measured."""
     baseline: int | None = Field(alias="baseline_id")
+    """Id of the parent's eval on held-out tasks; null until it is measured."""
     created_by: Ref
     created_at: datetime
 
@@ -131,11 +151,12 @@ class FixTrialRow(Schema):
 class FixTrialOut(FixTrialRow):
     drafts: list[DraftOut]
     best: str | None
-    """The name of the draft that gains most, once all are over; null where none gains."""
+    """Name of the draft with the largest gain, once all have finished; null if none gains."""
     level: float
-    """Of each interval: all of them hold together at 95%."""
+    """Level of each interval, so that all hold together at 95%."""
     is_over: bool
     candidate: int | None
+    """Id of the candidate that was created from it."""
 
 
 @router.get("/buckets/{key}/evidence", response=EvidenceOut, auth=Key(Scope.READ))
@@ -181,6 +202,7 @@ def try_fix(request: HttpRequest, body: FixTrialIn) -> Status[Any]:
 
 @router.get("/fix-trials/{trial_id}", response=FixTrialOut, auth=Key(Scope.READ))
 def get_fix_trial(request: HttpRequest, trial_id: int) -> Any:
+    """Return one fix trial with its drafts, and the best of them once all have finished."""
     return _whole(_trial(request, trial_id))
 
 

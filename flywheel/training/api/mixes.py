@@ -16,14 +16,15 @@ router = Router(tags=["training"])
 
 
 class PartIn(Body):
-    dataset: RefIn = Field(..., description="`name@version`, from a single environment")
-    weight: float = Field(1.0, gt=0, description="how often its rows occur, relative to the other weights")
+    dataset: RefIn = Field(..., description="`name@version`, from a single environment.")
+    weight: float = Field(1.0, gt=0, description="How often its rows occur, relative to the other weights.")
 
 
 class MixIn(Body):
     name: str
+    """An existing name makes the dataset's next version."""
     parts: list[PartIn] = Field(
-        ..., description="datasets of one kind; a run on the mix is compared on the first one's held-out tasks"
+        ..., description="Datasets of one kind; a run on the mix is compared on the first one's held-out tasks."
     )
 
 

@@ -4,13 +4,13 @@ import uuid
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import JobOut, ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import one
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.fixes import draft_search
 from flywheel.training.fixes.draft_search import ProposalResult, SearchRequest
@@ -21,33 +21,39 @@ router = Router(tags=["training"])
 
 class ProposerIn(Body):
     base_url: str
+    """Address of an OpenAI-compatible server."""
     model: str
+    """Name of the model on the server."""
     api_key_env: str = ""
-    """The name of the key, never the key itself."""
+    """Name of the key, never the key itself."""
 
 
 class SearchIn(Body):
     key: uuid.UUID | None = None
-    """Yours, so that a call which is repeated makes one search."""
+    """Your own UUID. Repeating a key returns the same search."""
     bucket: str
+    """Key of the category to fix."""
     version: RefIn
+    """`agent@number` whose prompt is improved."""
     task_set: RefIn
+    """`name@version`; only its train split is used."""
     endpoint: ProposerIn
-    """Of the model that proposes. It reads training tasks, attempts and verdicts."""
+    """The model that proposes prompts. It reads training tasks, attempts and verdicts."""
     proposals: int = 10
-    """At most."""
+    """Maximum number of proposals."""
     tasks: int = 30
-    """Training tasks that are attempted, at most."""
+    """Maximum number of training tasks to attempt."""
     attempts: int | None = None
-    """At most, with the trial afterwards; as many as the proposals may need where it is left out."""
+    """Maximum number of attempts, including the trial afterwards; if omitted, as many as the proposals may need."""
     samples: int = 4
     """Attempts per task in the trial afterwards."""
     seed: int = 1
+    """Seed of the search and its attempts."""
 
 
 class ProposalsIn(Body):
     proposals: list[int]
-    """Places of the proposals that become drafts."""
+    """`place` of each proposal to turn into a draft."""
 
 
 class SearchOut(JobOut):
@@ -60,13 +66,13 @@ class SearchOut(JobOut):
     most_proposals: int
     samples: int
     trial: int | None = Field(alias="trial_id")
-    """The trial of its best proposals, once it was begun."""
+    """Id of the trial of its best proposals; null until it is started."""
 
 
 class ScoreOut(Schema):
     task: Ref
     score: float | None
-    """Null for an attempt that is unscored; it is in no mean."""
+    """Null if the attempt is unscored; it is then in no mean."""
     reason: str
 
 
@@ -75,13 +81,14 @@ class PromptProposalOut(Schema):
     """0 for the version's own prompt."""
     text: str
     parent: int | None
-    """The place of the proposal that it was made from."""
+    """`place` of the proposal that it was made from."""
     state: str
-    """`open`: not played to its end. `dropped`: no better on its first tasks. `kept`: played on all. `refused`."""
+    """`open`: still running. `dropped`: no better on its first tasks. `kept`: ran on all tasks. `refused`: not used."""
     problem: str
     mean: float | None
-    """Over attempts with a score; one attempt per task, so there is no interval."""
+    """Mean over scored attempts; one attempt per task, so there is no interval."""
     n: int
+    """Number of scored attempts."""
     unscored: int
     scores: list[ScoreOut]
 
@@ -114,6 +121,7 @@ def search_prompts(request: HttpRequest, body: SearchIn) -> Status[Any]:
 
 @router.get("/prompt-searches/{search_id}", response=SearchOut, auth=Key(Scope.READ))
 def get_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
+    """Return one prompt search with its progress."""
     return one(draft_search.searches().filter(project=keyed(request).project), pk=search_id)
 
 
@@ -139,13 +147,14 @@ def try_prompt_proposals(request: HttpRequest, search_id: int, body: ProposalsIn
 
 @router.post("/prompt-searches/{search_id}/cancel", response=SearchOut, auth=Key(Scope.BUILD))
 def cancel_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
-    """Cancel the search; attempts and proposals so far are kept."""
+    """Cancel the search; attempts and proposals so far are kept. 409 if it has finished."""
     return get_prompt_search(request, search_id).cancel(keyed(request).actor)
 
 
 @router.post("/prompt-searches/{search_id}/resume", response=SearchOut, auth=Key(Scope.BUILD))
 def resume_prompt_search(request: HttpRequest, search_id: int) -> PromptSearch:
-    """Resume the search from what is stored; nothing runs twice."""
+    """Resume the search from what is stored; nothing runs twice. 409 unless it has failed or was cancelled, or if it is
+    void or its best proposals were tried."""
     return get_prompt_search(request, search_id).resume(keyed(request).actor)
 
 

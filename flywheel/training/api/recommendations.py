@@ -4,12 +4,12 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.launch.fix_recommendation import recommendation_for
 from flywheel.training.models import Recommendation
@@ -29,7 +29,9 @@ class RungOut(Schema):
     label: str
     why: str
     evidence: dict[str, Any]
+    """Numbers that support the fix."""
     blocked_by: str
+    """Why the fix is not supported; empty if it is."""
 
 
 class RecommendationOut(Schema):
@@ -39,6 +41,7 @@ class RecommendationOut(Schema):
     eval_run: int | None = Field(alias="eval_run_id")
     evidence: dict[str, Any]
     ladder: list[RungOut]
+    """Fixes, the recommended one first."""
     created_at: datetime
 
 

@@ -5,14 +5,14 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Version
 from flywheel.agents.references import find_version
 from flywheel.edge.refusals import Refused, at_field, check_choice
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.api.runs import EvalRow
@@ -31,59 +31,75 @@ router = Router(tags=["training"])
 
 class TeacherIn(Body):
     base_url: str
+    """Address of an OpenAI-compatible server."""
     model: str
+    """Name of the model on the server."""
     api_key_env: str = Field(
-        "", description="name of the worker's environment variable that contains the key, ending in _API_KEY"
+        "", description="Name of the worker's environment variable that contains the key, ending in _API_KEY."
     )
 
 
 class CollectIn(Body):
-    version: RefIn = Field("", description="`agent@number` or `agent@live`; alternatively, set `teacher`")
+    version: RefIn = Field("", description="`agent@number` or `agent@live`; alternatively, set `teacher`.")
     teacher: TeacherIn | None = None
-    task_set: RefIn = Field(..., description="`set@version`; only its train split runs")
+    """A model on another server to learn from, in place of `version`."""
+    task_set: RefIn = Field(..., description="`set@version`; only its train split runs.")
     samples: int = 4
+    """Attempts per task."""
     seed: int = 1
-    sampling: dict[str, Any] = Field(default_factory=dict, description="overrides the version's own settings")
+    """Seed of the attempts."""
+    sampling: dict[str, Any] = Field(default_factory=dict, description="Overrides the version's own settings.")
     engine: str = ""
-    budget: dict[str, float] = Field(default_factory=dict, description="`tokens`, `usd`, `minutes`")
-    key: uuid.UUID | None = Field(
-        None, description="repeating a key does not create a second run; omit it for a new run"
-    )
+    """`vllm` for this installation's vLLM server; empty for the version's endpoint."""
+    budget: dict[str, float] = Field(default_factory=dict, description="Limits: `tokens`, `usd`, `minutes`.")
+    key: uuid.UUID | None = Field(None, description="Your own UUID. Repeating a key returns the same run.")
 
 
 class RolloutQuery(Schema):
-    # What is not said of the choice stands at its default; an empty `reward`, `alike` or `cap` takes that filter away.
+    """Omitted filters have their default; an empty `reward`, `alike` or `cap` turns that filter off."""
 
-    form: str | None = Field(None, description="`sft`, `pairs` or `tasks`")
+    form: str | None = Field(None, description="`sft`, `pairs` or `tasks`.")
     reward: str | None = None
+    """Least reward of a rollout to imitate; empty for any."""
     parts: str | None = Field(
-        None, description="conditions on parts of the verdict, for example `format >= 1, invalid <= 0`"
+        None, description="Conditions on parts of the verdict, for example `format >= 1, invalid <= 0`."
     )
     turns: str | None = None
+    """Most answers in a rollout."""
     tokens: str | None = None
-    synthetic: str | None = Field(None, description="`no`, `only`, or empty for both")
+    """Most tokens that the policy wrote in a rollout."""
+    synthetic: str | None = Field(None, description="`no`, `only`, or empty for both.")
     alike: str | None = None
+    """Rollouts with at least this similarity count once; empty to keep them all."""
     cap: str | None = None
+    """Most rollouts per task, best first; empty for no limit."""
     gap: str | None = None
+    """For pairs, the least difference in reward."""
     solved_min: str | None = None
+    """For tasks, the least share of attempts that pass."""
     solved_max: str | None = None
-    show: str = Field("kept", description="`kept`, `left`, `unscored`, `dropped` or `all`")
+    """For tasks, the greatest share of attempts that pass."""
+    show: str = Field("kept", description="`kept`, `left`, `unscored`, `dropped` or `all`.")
     limit: int = Field(50, ge=1, le=500)
+    """Items per page."""
     cursor: str = ""
+    """`next` of the previous page; empty for the first page."""
 
 
 class WriteIn(Body):
     name: str
+    """An existing name makes the dataset's next version."""
     version: RefIn = Field(
-        "", description="`agent@number` to write the rows for; if empty, the version that ran, or a teacher's learner"
+        "", description="`agent@number` to write the rows for; if empty, the version that ran, or a teacher's learner."
     )
     choice: dict[str, Any] = Field(
-        default_factory=dict, description="filters, named like the parameters of `list_rollouts`; null turns one off"
+        default_factory=dict, description="Filters, named like the parameters of `list_rollouts`; null turns one off."
     )
 
 
 class DropIn(Body):
     reason: str
+    """Why it must not be trained on."""
 
 
 class RolloutStepOut(Schema):
@@ -97,32 +113,34 @@ class RolloutOut(Schema):
     task: str = Field(alias="rollout.task_name")
     sample: int = Field(alias="rollout.sample")
     trajectory: str = Field(alias="rollout.trace_id")
-    """Its trace id; empty where nothing was answered."""
+    """Trace id; empty if there was no answer."""
     reward: float | None = Field(alias="rollout.score")
-    """None: unscored."""
+    """Null if unscored."""
     parts: dict[str, Any] = Field(alias="rollout.parts")
     turns: int = Field(alias="rollout.turns")
     tokens: int | None = Field(alias="rollout.tokens")
     synthetic: bool = Field(alias="rollout.is_synthetic")
     dropped: str = Field(alias="rollout.why_dropped")
+    """Reason why a person dropped it; empty otherwise."""
     left_out: str
-    """The step at which it was left out; empty for one that is kept."""
+    """The filter that left it out; empty if it is kept."""
     like: str
-    """The trajectory that it nearly repeats, where that is why."""
+    """Trace id of the rollout that it nearly repeats, if that is why it was left out."""
 
 
 class RolloutsOut(Schema):
     items: list[RolloutOut]
     next: str | None
     steps: list[RolloutStepOut]
+    """How many rollouts each filter leaves."""
     kept: int
     rows: int | None
-    """That a dataset would have; None where there are too many to make them now."""
+    """Rows that a dataset would have; null if there are too many to make them now."""
     problem: str
     contamination: str
-    """The verdict beside the set's own held-out part, empty where it was not made now."""
+    """Verdict of the comparison with the set's own held-out tasks; empty if it was not made."""
     blocked: str
-    """Why these rows may not be trained on."""
+    """Why these rows may not be trained on; empty if they may."""
 
 
 @router.post("/rollouts", response={200: EvalRow, 201: EvalRow}, auth=Key(Scope.TRAIN))
@@ -147,7 +165,8 @@ def collect_rollouts(request: HttpRequest, body: CollectIn) -> Status[EvalRun]:
 
 @router.get("/rollouts/{eval_id}", response=RolloutsOut, auth=Key(Scope.READ))
 def list_rollouts(request: HttpRequest, eval_id: int, query: Query[RolloutQuery]) -> dict[str, Any]:
-    """List a run's rollouts under a selection of filters, by task and sample, with how many each filter leaves."""
+    """List a run's rollouts under a selection of filters, by task and sample, with how many each filter leaves. 409 if
+    nothing may be learnt from this run, for example because it has not finished."""
     given = query.dict(exclude_none=True, exclude={"show", "limit", "cursor"})
     found = show.shown(_run(request, eval_id), given)
     if found.errors:
@@ -168,7 +187,8 @@ def list_rollouts(request: HttpRequest, eval_id: int, query: Query[RolloutQuery]
 
 @router.post("/rollouts/{eval_id}/dataset", response={201: DatasetOut}, auth=Key(Scope.TRAIN))
 def write_dataset(request: HttpRequest, eval_id: int, body: WriteIn) -> Status[Dataset]:
-    """Save the rollouts that a selection leaves as a dataset. The same rows give the same dataset."""
+    """Save the rollouts that a selection leaves as a dataset. The same rows give the same dataset. 409 if nothing may
+    be learnt from this run."""
     choice = choices.read(body.choice)
     asked = keyed(request)
     with at_field("version"):
@@ -187,7 +207,7 @@ def drop_rollout(request: HttpRequest, eval_id: int, number: int, sample: int, b
 
 @router.delete("/rollouts/{eval_id}/t-{number}/{sample}/drop", response={204: None}, auth=Key(Scope.TRAIN))
 def take_rollout_back(request: HttpRequest, eval_id: int, number: int, sample: int) -> Status[None]:
-    """Allow a dropped rollout to be used again."""
+    """Allow a dropped rollout to be used again. 409 if it is not dropped."""
     take_back(result=_result(request, eval_id, number, sample), actor=keyed(request).actor)
     return Status(204, None)
 

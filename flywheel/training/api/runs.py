@@ -6,13 +6,13 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Ref, cut_page, page_of, paginate
 from flywheel.edge.refusals import one
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.api.references import dataset_by_ref, eval_of
 from flywheel.training.launch import reward_lock
@@ -26,38 +26,50 @@ POINTS_MAX = 1000
 
 class RunsQuery(ListQuery):
     state: str = ""
+    """`queued`, `running`, `succeeded`, `failed` or `cancelled`."""
     algorithm: str = ""
+    """For example `sft`, `dpo` or `grpo`."""
 
 
 class PointsQuery(Schema):
     kind: Point.Kind = Point.Kind.STEP
+    """`step` for step metrics, `eval` for held-out evaluations, `samples` for sample rollouts."""
     after: int = Field(-1, ge=-1)
-    """Steps up to this one are left out; give the last one that you have."""
+    """The last step that you have; -1 for all."""
     limit: int = Field(POINTS_MAX, ge=1, le=POINTS_MAX)
+    """Points per page."""
 
 
 class EventsQuery(Schema):
     after: int = Field(0, ge=0)
-    """Events up to this id are left out."""
+    """Id of the last event that you have; 0 for all."""
     limit: int = Field(POINTS_MAX, ge=1, le=POINTS_MAX)
+    """Events per page."""
 
 
 class RunIn(Body):
     key: uuid.UUID | None = None
-    """Yours, so that a call which is repeated launches one run."""
+    """Your own UUID. Repeating a key returns the same run."""
     base: RefIn
+    """`agent@number` to train; it must have weights here."""
     task_set: RefIn
+    """`name@version` whose held-out tasks measure the result."""
     algorithm: str
+    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo` or `rloo`."""
     dataset: RefIn = ""
-    """`name@version`; without one it is built."""
+    """`name@version`; if empty, it is built."""
     rollouts: int | None = None
+    """Id of a finished eval on the set's train split, whose attempts are used to build the dataset."""
     settings: dict[str, Any] = {}
+    """Settings of the algorithm; its defaults if omitted."""
     tuning: dict[str, Any] = {"mode": "full"}
+    """`{"mode": "full"}` for all weights, or `{"mode": "lora", "rank": 8, "alpha": 16}`."""
     seed: int = 1
+    """Seed of the run."""
     override_reason: str = ""
-    """Why not the fix that is recommended; wanted then."""
+    """Why you chose another fix than the recommended one; required in that case."""
     leave_out: list[int] = []
-    """Numbers of train tasks that are not learnt from; for a dataset that is built."""
+    """Numbers of train tasks to leave out of a dataset that is built."""
 
 
 class RunOut(Schema):
@@ -70,22 +82,29 @@ class RunOut(Schema):
     settings: dict[str, Any]
     seed: int
     spec_digest: str
+    """SHA-256 of everything that the run was launched with."""
     override_reason: str
     reward: dict[str, Any]
-    """Whether it learns from a reward, the audit of that, and who overrode it and why."""
+    """Whether it learns from a reward, the audit of the reward, and who overrode the audit and why."""
     state: str
     cancelling: bool = Field(alias="is_cancelling")
     step: int = Field(alias="done")
     steps: int | None = Field(alias="total")
+    """Steps in total."""
     checkpoint_step: int | None
+    """Step of the newest checkpoint."""
     attempt: int
     error_kind: str
+    """Kind of the error, in one word."""
     error: str
     message: str
-    """What it does where no step says so, such as comparing its data with held-out tasks before it trains."""
+    """Current activity between steps, for example comparing its data with held-out tasks."""
     baseline: int | None = Field(alias="baseline_id")
+    """Id of the base's eval on held-out tasks."""
     evaluation: int | None = Field(alias="evaluation_id")
+    """Id of the new version's eval on held-out tasks."""
     produced: Ref | None
+    """The version that it produced."""
     created_by: Ref
     created_at: datetime
     started_at: datetime | None
@@ -100,6 +119,7 @@ class TrainingPointOut(Schema):
     step: int
     at: datetime
     values: Any
+    """For `step`, numbers by metric; for `eval`, `success`, `n`, `unscored` and `seconds`; for `samples`, a list."""
 
 
 class TrainingEventOut(Schema):
@@ -112,12 +132,13 @@ class TrainingEventOut(Schema):
 class Points(Schema):
     items: list[TrainingPointOut]
     next: int | None
-    """`after` of the next page, or null when these were the last so far."""
+    """`after` for the next page; null if these are the last points so far."""
 
 
 class Events(Schema):
     items: list[TrainingEventOut]
     next: int | None
+    """`after` for the next page; null if these are the last events so far."""
 
 
 @router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN))
@@ -149,18 +170,19 @@ def list_runs(request: HttpRequest, query: Query[RunsQuery]) -> dict[str, Any]:
 
 @router.get("/training-runs/{run_id}", response=RunOut, auth=Key(Scope.READ))
 def get_run(request: HttpRequest, run_id: int) -> TrainingRun:
+    """Return one training run with its progress and, once it has succeeded, the version that it produced."""
     return _run(request, run_id)
 
 
 @router.post("/training-runs/{run_id}/cancel", response=RunOut, auth=Key(Scope.TRAIN))
 def cancel_run(request: HttpRequest, run_id: int) -> TrainingRun:
-    """Cancel the run. It saves a checkpoint first, so this takes a moment."""
+    """Cancel the run. It saves a checkpoint first, so this takes a moment. 409 if it has finished."""
     return _run(request, run_id).cancel(keyed(request).actor)
 
 
 @router.post("/training-runs/{run_id}/resume", response=RunOut, auth=Key(Scope.TRAIN))
 def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
-    """Resume a failed or cancelled run from its newest checkpoint."""
+    """Resume a failed or cancelled run from its newest checkpoint. 409 unless it has failed or was cancelled."""
     return _run(request, run_id).resume(keyed(request).actor)
 
 
