@@ -47,24 +47,24 @@ class Given(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    trace_id: str = Field(min_length=1, max_length=1000, description="ID of the trajectory, which may arrive later")
+    trace_id: str = Field(min_length=1, max_length=1000, description="ID of the trajectory, which may arrive later.")
     span_id: str | None = Field(
-        None, max_length=1000, description="ID of the step, if the feedback is about a single one"
+        None, max_length=1000, description="ID of the step, if the feedback is about a single one."
     )
     key: str = Field(
         min_length=1,
         max_length=MAX_KEY,
-        description="What is judged; `outcome` and `intervention` have a special meaning",
+        description="What is judged; `outcome` and `intervention` have a special meaning.",
     )
-    value: bool | int | float | str = Field(description="A number, a boolean or a string")
+    value: bool | int | float | str = Field(description="A number, a boolean or a string.")
     comment: str | None = Field(None, max_length=MAX_COMMENT)
-    source: str | None = Field(None, description="human, end_user, model or code; code if omitted")
-    by: str | None = Field(None, max_length=200, description="Who or what gave it")
+    source: str | None = Field(None, description="`human`, `end_user`, `model` or `code`; `code` if omitted.")
+    by: str | None = Field(None, max_length=200, description="Who or what gave it.")
     id: str | None = Field(
-        None, max_length=1000, description="Your own ID; sending it again with the same one stores it once"
+        None, max_length=1000, description="Your own ID; sending it again with the same one stores it once."
     )
     at: AwareDatetime | None = Field(
-        None, description="When it was given, in ISO 8601 with a time zone; now if omitted"
+        None, description="When it was given, in ISO 8601 with a time zone; now if omitted."
     )
 
     @field_validator("value", mode="before")

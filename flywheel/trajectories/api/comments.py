@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.models import Comment, Mention, Trajectory
 from flywheel.trajectories.store.rows.trajectory_rows import home_of
@@ -21,11 +21,11 @@ router = Router(tags=["trajectories"])
 
 class CommentIn(Body):
     text: str
-    """`@name` calls a member of the project."""
+    """`@name` mentions a member of the project."""
     step: str = ""
-    """Span id; empty for the trajectory as a whole."""
+    """Span id; empty for the whole trajectory."""
     key: uuid.UUID | None = None
-    """Of your own making: the same key again is the same comment."""
+    """Your own UUID. Repeating a key returns the same comment."""
 
 
 class CommentEdit(Body):
@@ -35,10 +35,12 @@ class CommentEdit(Body):
 class CommentOut(Schema):
     id: int
     step: str
+    """Span id; empty for the whole trajectory."""
     author: Ref
     text: str
-    """Empty when it is deleted."""
+    """Empty if it was deleted."""
     mentions: list[str]
+    """Usernames."""
     at: datetime
     edited_at: datetime | None
     deleted_at: datetime | None
@@ -51,8 +53,9 @@ class CommentOut(Schema):
 class CommentPage(Schema):
     items: list[CommentOut]
     next: str | None
+    """Cursor of the next page; null on the last page."""
     is_blind: bool
-    """Only your own are here: others' are hidden until the reviewers of a queue have decided."""
+    """Only your own comments are listed; others are hidden until the reviewers of a queue have decided."""
 
 
 @router.get("/trajectories/{trace_id}/comments", response=CommentPage, auth=Key(Scope.READ))
@@ -72,14 +75,15 @@ def comment(request: HttpRequest, trace_id: str, body: CommentIn) -> Comment:
 
 @router.put("/trajectories/{trace_id}/comments/{comment_id}", response=CommentOut, auth=Key(Scope.REVIEW))
 def edit_comment(request: HttpRequest, trace_id: str, comment_id: int, body: CommentEdit) -> Comment:
-    """Replace the text of your own comment."""
+    """Replace the text of your own comment. 403 if it is someone else's."""
     row = _comment(request, trace_id, comment_id)
     return comments.edit(comment=row, actor=keyed(request).actor, text=body.text)
 
 
 @router.delete("/trajectories/{trace_id}/comments/{comment_id}", response=CommentOut, auth=Key(Scope.REVIEW))
 def delete_comment(request: HttpRequest, trace_id: str, comment_id: int) -> Comment:
-    """Delete the text of your own comment. An admin's key with the scope `admin` can delete any comment's text."""
+    """Delete the text of your own comment. An admin's key with the scope `admin` can delete any comment's text. 403 for
+    any other."""
     row, call = _comment(request, trace_id, comment_id), keyed(request)
     is_admin = Permission.ADMIN in call.permissions and Scope.ADMIN in call.key.scopes
     return comments.delete(comment=row, actor=call.actor, is_admin=is_admin)
@@ -89,6 +93,7 @@ class MentionOut(Schema):
     trace_id: str = Field(alias="comment.trajectory.trace_id")
     comment: int = Field(alias="comment_id")
     step: str = Field(alias="comment.step")
+    """Span id; empty for the whole trajectory."""
     author: Ref = Field(alias="comment.author")
     text: str | None
     """Null while it is hidden: the reviewers of a queue have not decided yet."""
@@ -110,12 +115,12 @@ def list_mentions(request: HttpRequest, query: Query[ListQuery]) -> dict[str, An
 
 class ReadIn(Body):
     trace_id: str = ""
-    """Of the trajectory that was looked at; empty for all."""
+    """The trajectory whose mentions to mark; empty for all."""
 
 
 class ReadOut(Schema):
     read: int
-    """Mentions that were not read before."""
+    """Mentions that were unread before."""
 
 
 @router.post("/mentions/read", response=ReadOut, auth=Key(Scope.REVIEW))

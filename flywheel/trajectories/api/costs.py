@@ -17,7 +17,7 @@ router = Router(tags=["trajectories"])
 
 class CostsOut(JobOut):
     changed: int
-    """Trajectories of which a cost is another now; `done` of `total` were looked at."""
+    """Trajectories whose cost changed, of the `done` that were checked."""
 
 
 @router.post("/prices/derivations", response={202: CostsOut}, auth=Key(Scope.ADMIN))
@@ -35,7 +35,7 @@ def get_derived_costs(request: HttpRequest, pk: int) -> Reread:
 
 @router.post("/prices/derivations/{pk}/cancel", response=CostsOut, auth=Key(Scope.ADMIN))
 def cancel_derived_costs(request: HttpRequest, pk: int) -> Reread:
-    """Cancel the job; costs derived so far are kept."""
+    """Cancel the job; costs derived so far are kept. 409 if it has finished."""
     return _find(request, pk).cancel(keyed(request).actor)
 
 

@@ -4,11 +4,12 @@ from dataclasses import asdict
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.refusals import one
+from flywheel.edge.schemas import Schema
 from flywheel.trajectories.detail import outline, step_search
 from flywheel.trajectories.detail.usage import totals_of
 from flywheel.trajectories.models import Trajectory
@@ -19,7 +20,9 @@ router = Router(tags=["trajectories"])
 
 class OutlineQuery(Schema):
     start: int = Field(0, ge=0, le=10**9)
+    """Position of the first step, counted from 0."""
     limit: int = Field(outline.MOST, ge=1, le=outline.MOST)
+    """Steps per page."""
 
 
 class NameOut(Schema):
@@ -35,32 +38,34 @@ class OutlineOut(Schema):
     start: int
     total: int
     next: int | None
-    """`start` of the next page, or null."""
+    """`start` of the next page; null on the last page."""
     parent: list[int]
-    """Position of the parent; -1 for none."""
+    """Position of each step's parent; -1 for none."""
     at: list[float | None]
-    """When it began, in ms from the trajectory's beginning."""
+    """Start of each step, in ms from the start of the trajectory."""
     took: list[float | None]
-    """In ms."""
+    """Duration of each step, in ms."""
     errors: list[int]
-    """Positions of the steps that failed."""
+    """Positions of failed steps."""
     names: list[NameOut]
+    """Positions of steps by kind and name."""
     odd: dict[str, str]
-    """What was odd about how a step arrived, by position: of the first 1000 in this part."""
+    """Anomalies in how steps arrived, by position; the first 1000 of this page."""
 
 
 class MatchOut(Schema):
     position: int
+    """Position of the step."""
     span_id: str
     place: str
-    """`message`, `reasoning`, `call`, `arguments`, `result`, `error` or `name`"""
+    """`message`, `reasoning`, `call`, `arguments`, `result`, `error` or `name`."""
     excerpt: str
 
 
 class FoundOut(Schema):
     matches: list[MatchOut]
     is_part: bool
-    """There are more."""
+    """Whether there are more matches."""
 
 
 class TotalOut(Schema):
@@ -72,7 +77,7 @@ class TotalOut(Schema):
     tokens_out: int | None
     cost_usd: float | None
     is_derived: bool
-    """Whether some of the cost was derived from the project's prices."""
+    """Whether part of the cost was derived from prices rather than reported."""
 
 
 class TotalsOut(Schema):

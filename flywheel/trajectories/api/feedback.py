@@ -5,13 +5,14 @@ from typing import Any
 from django.core.exceptions import RequestDataTooBig
 from django.db import OperationalError
 from django.http import HttpRequest
-from ninja import Query, Router, Schema
+from ninja import Query, Router
 from ninja.errors import HttpError, ValidationError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, page_of, paginate
 from flywheel.edge.refusals import one
+from flywheel.edge.schemas import Schema
 from flywheel.trajectories.annotations.feedback import MOST, Given, Problem, give
 from flywheel.trajectories.api.schemas import FeedbackOut
 from flywheel.trajectories.formats.values.hostile_json import FormatError, load
@@ -33,7 +34,7 @@ _BODY = {
 
 class ItemProblem(Schema):
     loc: list[str | int]
-    """The item's place in the list, and its field."""
+    """Position of the item in the list, and its field."""
     msg: str
 
 
@@ -41,17 +42,20 @@ class GivenOut(Schema):
     received: int
     stored: int
     duplicate: int
-    """Was there already."""
+    """Items that were stored before."""
     rejected: int
     waiting: int
-    """Stored, and its trajectory is not here yet."""
+    """Stored items whose trajectory has not arrived yet."""
     problems: list[ItemProblem]
+    """One per rejected item."""
 
 
 @router.post("/feedback", response=GivenOut, auth=Key(Scope.INGEST), openapi_extra=_BODY)
 def give_feedback(request: HttpRequest) -> dict[str, Any]:
-    """Send one piece of feedback, or a list of at most 1,000. Valid items are stored and the response lists the
-    others; 422 if none is valid. The trajectory may arrive later. Sending the same feedback again stores it once."""
+    """Send one piece of feedback, or a list of at most 1,000. Valid items are stored and the response lists the others;
+    422 if none is valid. The trajectory may arrive later. Sending the same feedback again stores it once. 400 if the
+    body is not JSON, 413 if it is too large or has more items, 503 if nothing was stored because the database is busy:
+    send it again."""
     try:
         sent = load(request.body)
     except RequestDataTooBig:

@@ -7,13 +7,13 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
-from ninja import Query, Router, Schema, Status
+from ninja import Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
 from flywheel.edge.answers import JobOut, ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import Missing, Refused, Unreadable, one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.trajectories.models import Bulk, Trajectory, View
 from flywheel.trajectories.operations import bulk_actions
 from flywheel.trajectories.search import saved_views
@@ -26,13 +26,15 @@ router = Router(tags=["trajectories"])
 
 class ViewIn(Body):
     name: str
+    """The name of your existing view replaces it."""
     q: str = ""
-    """The filter bar's language."""
+    """A filter, as for `GET /trajectories`."""
     columns: list[str] = []
-    """Empty for those that each person has chosen."""
+    """Keys of columns; empty for each person's own choice."""
     is_shared: bool = False
+    """Whether all members see it."""
     is_first: bool = False
-    """Whether the list opens with it for the maker of the key."""
+    """Whether the list opens with it for the key's creator."""
 
 
 class ViewOut(Schema):
@@ -40,6 +42,7 @@ class ViewOut(Schema):
     name: str
     q: str
     columns: list[str]
+    """Empty for each person's own choice."""
     is_shared: bool
     owner: Ref
     made_at: datetime
@@ -49,35 +52,37 @@ class Selection(Body):
     """Exactly one of `q`, `id` and `everything`."""
 
     q: str = ""
-    """The filter bar's language. What arrives later is left alone."""
+    """A filter, as for `GET /trajectories`. Trajectories that arrive later are not included."""
     id: list[str] | None = None
-    """Trace ids, between 1 and 500."""
+    """Trace ids, from 1 to 500."""
     everything: bool = False
-    """The whole project but rollouts."""
+    """The whole project except rollouts."""
     key: uuid.UUID | None = None
-    """Of your own making: the same key again is the same job."""
+    """Your own UUID. Repeating a key returns the same bulk action."""
 
 
 class TagIn(Selection):
     tags: list[str]
+    """Tags to add or remove."""
     remove: bool = False
-    """Take the tags away."""
+    """Remove the tags rather than add them."""
 
 
 class BulkExportIn(Selection):
     format: str = "atif"
-    """`atif`, `otlp`, `openai`, `openai-bare` or `csv`."""
+    """`atif`, `otlp`, `openai`, `openai-bare` for messages and tools only, or `csv`."""
     cols: list[str] = []
-    """Attributes that were sent, such as `attr.app.release`, to be written too."""
+    """Attributes to include, for example `attr.app.release`."""
 
 
 class BulkQueueIn(Selection):
     queue: int
+    """Id of the queue."""
 
 
 class TasksIn(Selection):
     environment: str
-    """Its name."""
+    """Name of the environment."""
 
 
 class DeleteIn(Selection):
@@ -97,13 +102,15 @@ class BulkOut(JobOut):
     action: str
     options: dict[str, Any]
     q: str
-    """As it was frozen: times that were counted from now are written out."""
+    """The filter with relative times replaced by the actual ones."""
     changed: int
+    """Trajectories that were changed."""
     skipped: dict[str, int]
-    """How many, by reason."""
+    """Number of skipped trajectories, by reason."""
     failed: dict[str, int]
+    """Number of failed trajectories, by reason."""
     examples: list[Example]
-    """Of the failed ones, at most 100."""
+    """Failed trajectories, at most 100."""
     finished_at: datetime | None
 
     @staticmethod
@@ -134,7 +141,7 @@ class FacetValue(Schema):
     label: str
     count: int
     term: str
-    """What to add to `q`."""
+    """Term to add to `q`."""
 
 
 class FacetOut(Schema):
@@ -144,13 +151,14 @@ class FacetOut(Schema):
 
 class FacetsOut(Schema):
     counted: int
-    """How many trajectories, the newest that match, at most 5,000."""
+    """Number of trajectories that were counted: the newest that match, at most 5,000."""
     facets: list[FacetOut]
 
 
 @router.get("/facets", response=FacetsOut, auth=Key(Scope.READ))
 def get_facets(request: HttpRequest, q: str = "") -> dict[str, Any]:
-    """Count the newest matching trajectories by facet."""
+    """Count the newest matching trajectories by facet. 400 if the filter cannot be read, or would have to read too many
+    trajectories."""
     query = parse(q)
     if query.problems:
         raise Unreadable(" ".join(query.problems), field="q")
@@ -241,14 +249,15 @@ def get_bulk_file(request: HttpRequest, pk: int) -> Any:
 
 @router.post("/bulk/{pk}/cancel", response=BulkOut, auth=Key(Scope.REVIEW))
 def cancel_bulk_action(request: HttpRequest, pk: int) -> Bulk:
-    """Cancel a bulk action; finished work is kept. This requires the same permission as starting the action."""
+    """Cancel a bulk action; finished work is kept. This requires the same permission as starting the action. 403
+    without it, 409 if the action has finished."""
     return _to_change(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/bulk/{pk}/resume", response=BulkOut, auth=Key(Scope.REVIEW))
 def resume_bulk_action(request: HttpRequest, pk: int) -> Bulk:
     """Resume a failed or cancelled bulk action where it stopped. This requires the same permission as starting the
-    action."""
+    action. 403 without it, 409 unless the action has failed or was cancelled."""
     return _to_change(request, pk).resume(keyed(request).actor)
 
 

@@ -5,12 +5,13 @@ from datetime import date
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import EstimateOut
 from flywheel.edge.refusals import Unreadable
+from flywheel.edge.schemas import Schema
 from flywheel.trajectories.metrics import production_metrics
 from flywheel.trajectories.search import grammar
 
@@ -21,41 +22,49 @@ class Share(EstimateOut):
     """A rate with its 95% interval."""
 
     unscored: int
+    """Observations that could not be counted, because their outcome is unknown."""
     method: str
+    """How the interval was computed."""
 
 
 class FiguresOut(Schema):
     count: int
+    """Number of trajectories."""
     success: Share
-    """Of those with an outcome; `unscored` is how many have none."""
+    """Share of trajectories with an outcome; `unscored` is the number without one."""
     failure: Share
-    """Confirmed by a person, or proposed by a detector and waiting."""
+    """Share that a person confirmed, or that a detector proposed and is undecided."""
     intervention: Share
+    """Share in which a person stepped in."""
     confirmed: int
+    """Failures that a person confirmed."""
     proposed: int
+    """Failures that a detector proposed and nobody decided about."""
     intervened: int
     cost_usd: float | None
     costed: int
-    """Whose cost is known."""
+    """Trajectories with a known cost."""
     tokens_in: int | None
     tokens_out: int | None
     counted: int
-    """Whose tokens are known."""
+    """Trajectories with known tokens."""
     latency_p50_ms: float | None
     latency_p95_ms: float | None
     timed: int
-    """Whose latency is known."""
+    """Trajectories with a known latency."""
 
 
 class MetricPointOut(FiguresOut):
     start: date
+    """First day of the period."""
     q: str
-    """Finds these trajectories in `GET /trajectories`."""
+    """Filter that finds these trajectories in `GET /trajectories`."""
 
 
 class GroupOut(FiguresOut):
     name: str
     q: str
+    """Filter that finds these trajectories in `GET /trajectories`."""
     times: list[MetricPointOut]
 
 
@@ -65,40 +74,44 @@ class MetricBucketOut(Schema):
     confirmed: int
     proposed: int
     share: Share
-    """Of all trajectories of the period."""
+    """Share of all trajectories in the period."""
     q: str
+    """Filter that finds these trajectories in `GET /trajectories`."""
 
 
 class MetricsOut(Schema):
     first: date
     last: date
-    """The last day, which belongs to it. Days are UTC."""
+    """Last day, inclusive. Days are UTC."""
     every: str
     by: str
     q: str
     total: FiguresOut
     times: list[MetricPointOut]
     groups: list[GroupOut]
-    """The most used, at most 50. By tool a trajectory counts for each tool it called."""
+    """The largest groups, at most 50. By tool, a trajectory counts once for each tool that it called."""
     buckets: list[MetricBucketOut]
 
 
 class MetricsQuery(Schema):
     days: int | None = None
-    """Days up to the newest trajectory, 30 unless `from` or `to` is given."""
+    """Days up to the newest trajectory; 30 unless `from` or `to` is given."""
     from_: date | None = Field(None, alias="from")
+    """First day (UTC)."""
     to: date | None = None
+    """Last day (UTC), inclusive."""
     every: str = ""
-    """`day` or `week`; empty chooses by the length of the period."""
+    """`day` or `week`; if empty, it depends on the length of the period."""
     by: str = ""
     """`version`, `tool`, `env` or `attr.<key>`; empty for no groups."""
     q: str = ""
-    """The filter bar's language."""
+    """A filter, as for `GET /trajectories`."""
 
 
 @router.get("/metrics", response=MetricsOut, auth=Key(Scope.READ))
 def get_metrics(request: HttpRequest, asked: Query[MetricsQuery]) -> dict[str, Any]:
-    """Return production metrics over time: success, failures by category, interventions, cost, latency and tokens."""
+    """Return production metrics over time: success, failures by category, interventions, cost, latency and tokens. 400
+    if the filter or the period cannot be read."""
     project = keyed(request).project
     wanted = {"days": asked.days, "from": asked.from_, "to": asked.to}
     read = production_metrics.ask(

@@ -4,13 +4,13 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, page_of, paginate
 from flywheel.edge.refusals import Missing
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.trajectories.models import Quarantined
 from flywheel.trajectories.operations import quarantine
 
@@ -19,31 +19,34 @@ router = Router(tags=["trajectories"])
 
 class QuarantineQuery(ListQuery):
     state: Quarantined.State = Quarantined.State.OPEN
+    """`open`, `replayed` or `dismissed`."""
 
 
 class QuarantinedOut(Schema):
     id: int
     batch: int = Field(alias="batch_id")
     at: str
+    """Place in the request or file."""
     reason: str
     format: str
     media_type: str
     """Empty for a part of an imported file."""
     state: str
     trace_id: str
-    """The trajectory that it went into when it was replayed."""
+    """The trajectory that it was stored in when it was replayed."""
     received_at: datetime
 
 
 class QuarantinedWithContent(QuarantinedOut):
     content: str
-    """As JSON where it can be read, else as text, or as a dump of its bytes."""
+    """As JSON if it can be read; otherwise as text, or as a dump of its bytes."""
     is_editable: bool
+    """Whether `content` is complete and can be replayed with changes."""
 
 
 class ReplayIn(Body):
     content: str | None = None
-    """JSON to be stored in its place; what came is replayed without it."""
+    """JSON to store in its place; if omitted, the item is replayed as it was sent."""
 
 
 @router.get("/quarantine", response=page_of(QuarantinedOut, "QuarantinePage"), auth=Key(Scope.BUILD))
@@ -64,13 +67,13 @@ def get_quarantined(request: HttpRequest, pk: int) -> dict[str, Any]:
 @router.post("/quarantine/{pk}/replay", response=QuarantinedOut, auth=Key(Scope.BUILD))
 def replay_quarantined(request: HttpRequest, pk: int, wanted: ReplayIn) -> Quarantined:
     """Store the item, either as it was sent or with `content` in its place. 422 with the reason if it is still
-    rejected."""
+    rejected. 409 if it was replayed or dismissed before."""
     return quarantine.replay(item=_find(request, pk), actor=keyed(request).actor, text=wanted.content)
 
 
 @router.post("/quarantine/{pk}/dismiss", response=QuarantinedOut, auth=Key(Scope.BUILD))
 def dismiss_quarantined(request: HttpRequest, pk: int) -> Quarantined:
-    """Dismiss the item: it needs no action."""
+    """Dismiss the item: it needs no action. 409 if it was replayed or dismissed before."""
     return quarantine.dismiss(item=_find(request, pk), actor=keyed(request).actor)
 
 

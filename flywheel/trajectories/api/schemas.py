@@ -2,20 +2,21 @@
 
 from datetime import datetime
 
-from ninja import Schema
+from flywheel.edge.schemas import Schema
 
 
 class FeedbackOut(Schema):
     span_id: str
-    """Of the step that it is about; empty for the whole trajectory."""
+    """The step that it is about; empty for the whole trajectory."""
     key: str
     value: bool | int | float | str | None
     score: float | None
-    """The number, also where the value is a label."""
+    """The number, even if the value is a label."""
     comment: str
     source: str
+    """`human`, `end_user`, `model` or `code`."""
     by: str
     at: datetime
     received_at: datetime
     current: bool
-    """Whether it holds: the newest of its giver about this."""
+    """Whether it is the newest of its author about this subject."""

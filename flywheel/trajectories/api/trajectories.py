@@ -6,13 +6,14 @@ from typing import Any
 
 from django.db.models import Prefetch
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Number, page_of, paginate
 from flywheel.edge.refusals import Unreadable, one
+from flywheel.edge.schemas import Schema
 from flywheel.trajectories.api.schemas import FeedbackOut
 from flywheel.trajectories.detail import transcript
 from flywheel.trajectories.formats.files.file_limits import TooMuch
@@ -35,33 +36,37 @@ STEPS_MAX = 1000
 
 class SearchQuery(ListQuery):
     q: str = ""
-    """The filter bar's language."""
+    """A filter, as in the filter bar."""
 
 
 class ExportQuery(Schema):
     format: str = "atif"
-    """`atif`, `otlp`, `openai`, `openai-bare` for messages and tools alone, or `csv` for spreadsheets."""
+    """`atif`, `otlp`, `openai`, `openai-bare` for messages and tools only, or `csv` for spreadsheets."""
     q: str = ""
-    """The filter bar's language."""
+    """A filter, as for `GET /trajectories`."""
     id: list[str] = []
-    """Trace ids, instead of `q`."""
+    """Trace ids in place of `q`."""
     cols: list[str] = []
-    """Attributes that were sent, such as `attr.app.release`, beside what the format has of itself: columns of a CSV
-    table, `metadata.attributes` or ATIF's `extra.attributes`."""
+    """Attributes to include, for example `attr.app.release`: as columns of a CSV table, as `metadata.attributes`, or as
+    ATIF's `extra.attributes`."""
 
 
 class StepsQuery(Schema):
     start: int = Field(0, ge=0, le=10**9)
+    """Position of the first step, counted from 0."""
     limit: int = Field(STEPS_MAX, ge=1, le=STEPS_MAX)
+    """Steps per page."""
 
 
 class TrajectoryOut(Schema):
     trace_id: str
     source: str
+    """`production`, `import` or `rollout`."""
     agent: str
     version: Number | None
-    """The version's number, when the trajectory is of a version that this project knows."""
+    """Number of the version, if the trajectory belongs to a known version."""
     version_label: str
+    """Version as the sender reports it."""
     session_id: str
     user_id: str
     environment: str
@@ -77,13 +82,17 @@ class TrajectoryOut(Schema):
     tokens_out: int | None
     cost_usd: float | None
     outcome: str | None
+    """`success` or `failed`; null if nobody reported it."""
     feedback_count: int
-    """Feedback that holds now."""
+    """Current feedback."""
     tags: list[str]
     proposed_bucket: str
+    """Category of the strongest undecided proposal; empty if there is none."""
     proposed_score: float | None
     label: str
+    """`failure` or `pass`; empty if nobody has decided."""
     label_bucket: str
+    """Category that people chose; empty if there is none."""
 
     @staticmethod
     def resolve_agent(row: Trajectory) -> str:
@@ -93,7 +102,9 @@ class TrajectoryOut(Schema):
 class StepOut(Schema):
     span_id: str
     parent_id: str
+    """Span id of the parent; empty for none."""
     position: int
+    """Place in the trajectory, counted from 0."""
     kind: str
     name: str
     status: str
@@ -113,10 +124,12 @@ class StepOut(Schema):
     tokens_cached: int | None
     cost_usd: float | None
     priced_by: str
-    """Whose price the cost was derived by: `version:KEY`, `table:ID` or `list:MODEL@DATE`; empty where it was sent."""
+    """The price that the cost was derived from: `version:KEY`, `table:ID` or `list:MODEL@DATE`; empty if the cost was
+    reported."""
     sampling: dict[str, Any]
-    """What training needs to score exactly what was sampled: token ids, log-probabilities, masks, parameters."""
+    """Data for training on exactly what was sampled: token ids, log-probabilities, masks, parameters."""
     raw: dict[str, Any]
+    """The step as it was sent."""
 
 
 class TrajectoryWithSteps(TrajectoryOut):
@@ -124,12 +137,12 @@ class TrajectoryWithSteps(TrajectoryOut):
     interventions: list[dict[str, Any]]
     metadata: dict[str, Any]
     attributes: list[str]
-    """What was sent and has no field of its own, as `key=value`: what `attr.key:value` finds."""
+    """Attributes that have no field of their own, as `key=value`; `attr.key:value` finds them."""
     feedback: list[FeedbackOut]
-    """What holds now, newest first, at most 100."""
+    """Current feedback, newest first, at most 100."""
     steps: list[StepOut]
     next_step: int | None
-    """`start` of the next page of steps, or null."""
+    """`start` of the next page of steps; null on the last page."""
 
     @staticmethod
     def resolve_attributes(row: Any) -> list[str]:
@@ -152,16 +165,18 @@ class TrajectoryWithSteps(TrajectoryOut):
 
 class Problem(Schema):
     at: str
+    """Place in the request or file."""
     reason: str
 
 
 class ImportOut(Schema):
     trajectories: int
     formats: dict[str, int]
-    """What was detected, and how many of each."""
+    """Number of trajectories by detected format."""
     notes: int
     """Scores and comments, which became feedback."""
     received: int
+    """Steps that were read: `inserted`, `updated`, `duplicate` and `rejected` together."""
     inserted: int
     updated: int
     duplicate: int
@@ -171,6 +186,7 @@ class ImportOut(Schema):
 
 class DeletedOut(Schema):
     steps: int
+    """Number of deleted steps."""
 
 
 class BatchOut(Schema):
@@ -204,7 +220,8 @@ def list_trajectories(request: HttpRequest, query: Query[SearchQuery]) -> dict[s
 @router.get("/trajectories/export", auth=Key(Scope.READ), response={200: Any})
 def export_trajectories(request: HttpRequest, asked: Query[ExportQuery]) -> Any:
     """Export the trajectories that match `q`, or those with the given ids, as JSON Lines in ATIF, OTLP JSON or
-    OpenAI chat format, or as CSV. Importing the JSON Lines gives the same trajectories."""
+    OpenAI chat format, or as CSV. Importing the JSON Lines gives the same trajectories. 400 if the selection cannot
+    be read."""
     return trajectory_export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id, columns=asked.cols)
 
 

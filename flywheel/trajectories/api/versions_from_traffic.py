@@ -4,14 +4,14 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema, Status
+from ninja import Field, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.api.versions import VersionOut
 from flywheel.agents.references import find_agent
 from flywheel.agents.version_content import VersionContent
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.trajectories.operations import traffic_versions
 
 router = Router(tags=["agents"])
@@ -19,7 +19,7 @@ router = Router(tags=["agents"])
 
 class ReportedOut(Schema):
     label: str
-    """As runs report it; empty for those that report none."""
+    """As the runs report it; empty for those that report none."""
     runs: int
     """Stored runs that belong to no version yet."""
 
@@ -27,8 +27,9 @@ class ReportedOut(Schema):
 class NoteOut(Schema):
     about: str
     runs: int
-    """Runs that had it, of those that were read."""
+    """Runs that had it."""
     of: int
+    """Runs that were read."""
     words: str
 
 
@@ -37,6 +38,7 @@ class TrafficProposalOut(Schema):
 
     reported: ReportedOut
     others: list[ReportedOut]
+    """Other labels that runs report."""
     runs: int
     """Runs that were read."""
     first: datetime
@@ -50,27 +52,33 @@ class TrafficVersionIn(Body):
     """Creates the proposed version, with the fields given here replacing the proposed ones."""
 
     label: str | None = Field(
-        None, description="version label of the runs to read, as they report it; that of the newest run if omitted"
+        None, description="Version label of the runs to read, as they report it; that of the newest run if omitted."
     )
     link: bool = Field(
-        True, description="whether runs that report this label and belong to no version are linked to the new one"
+        True, description="Whether runs that report this label and belong to no version are linked to the new one."
     )
     base_model: str | None = None
+    """Display name of the model, for example `Qwen/Qwen3-8B`."""
     endpoint: dict[str, Any] | None = None
+    """How the version runs, as for `POST /agents/{name}/versions`."""
     system_prompt: str | None = None
+    """Empty for none."""
     tools: list[dict[str, Any]] | None = None
+    """Tool definitions in OpenAI's format."""
     sampling: dict[str, Any] | None = None
+    """Any of `temperature`, `top_p` and `max_tokens`."""
     note: str = ""
 
 
 class TrafficVersionOut(VersionOut):
     linked: int
-    """Stored runs that became the version's own."""
+    """Stored runs that now belong to the version."""
 
 
 @router.get("/agents/{name}/versions/from-traffic", response=TrafficProposalOut, auth=Key(Scope.READ))
 def propose_version(request: HttpRequest, name: str, label: str | None = None) -> traffic_versions.Proposal:
-    """Propose a version from the agent's newest production runs, with the number of runs that support each part."""
+    """Propose a version from the agent's newest production runs, with the number of runs that support each part. 404 if
+    there are no production runs, or none with this `label`."""
     return traffic_versions.proposal(find_agent(keyed(request).project, name), label)
 
 
