@@ -5,13 +5,13 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router
 
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, Schema
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import live_version, sealed_comparison
@@ -30,13 +30,17 @@ class CandidateOut(Schema):
     agent: Ref
     version: Ref
     baseline: Ref
+    """The version that it is compared with."""
     verdict: str
+    """The gate's verdict: `eligible`, `not_shown`, `regressed` or `invalid`."""
     state: str
+    """`waiting`, `promoted`, `rejected` or `void` (another version went live meanwhile)."""
     words: str
     """The gate's verdict in a sentence."""
     policy: int = Field(alias="policy.version")
+    """Version of the gate policy that judged it."""
     generation: int = Field(alias="agent.generation")
-    """The agent's generation now; send it back with a decision."""
+    """The agent's current generation; send it back with a decision."""
     proposed_by: Ref
     created_at: datetime
 
@@ -54,23 +58,28 @@ class FinalOut(Schema):
     words: str
     tasks: int
     sources: int
+    """Number of sources of these tasks."""
     opening: int
-    """Which opening of the sealed part this is, or would be."""
+    """Which use of the sealed split this is, or would be; counted from 1."""
     alpha: float
-    """The chance of error that it spends."""
+    """Significance level of this comparison."""
     held_out: dict[str, Any]
-    """The difference of success by which it was chosen."""
+    """Difference in success on the held-out tasks."""
     gain: dict[str, Any] | None
-    """The same of the sealed tasks; null until both versions were asked."""
+    """Difference in success on the sealed tasks; null until both versions have run."""
     version_eval: int | None
+    """Id of the candidate's eval on the sealed tasks."""
     baseline_eval: int | None
+    """Id of the baseline's eval on the sealed tasks."""
 
 
 class CandidateWithReport(CandidateOut):
     report: dict[str, Any]
+    """Everything that the gate judged: each check with its numbers and its verdict."""
     report_digest: str
+    """SHA-256 of the report."""
     sealed: FinalOut | None
-    """Null where its set has no sealed part."""
+    """Null if its set has no sealed tasks."""
 
     @staticmethod
     def resolve_sealed(row: Candidate) -> dict[str, Any] | None:
@@ -79,19 +88,25 @@ class CandidateWithReport(CandidateOut):
 
 class ProposeIn(Body):
     candidate_eval: int
+    """Id of the candidate's finished eval."""
     baseline_eval: int
+    """Id of the baseline's finished eval on the same task set."""
 
 
 class DecisionIn(Body):
     reason: str
+    """Recorded permanently with the promotion."""
     generation: int
+    """The `generation` that you saw on the candidate."""
     override: bool = False
+    """Promote against the gate. The promotion is marked as such."""
 
 
 class HarmlessIn(Body):
     result: int
-    """Of the list of never events."""
+    """`result` of an entry in the candidate's never events."""
     reason: str
+    """Why it did no harm."""
 
 
 class NeverEventOut(Schema):
@@ -99,11 +114,11 @@ class NeverEventOut(Schema):
     task: Ref
     sample: int
     trajectory: str | None
-    """Its trace id; null where the attempt is kept nowhere."""
+    """Trace id of the attempt; null if it is not stored."""
     reason: str
-    """The verifier's words."""
+    """The verifier's reason."""
     harmless: str | None
-    """Why a person saw no harm in it; null where nobody did."""
+    """Why a person marked it as harmless; null if nobody did."""
 
     @staticmethod
     def resolve_trajectory(row: Result) -> str | None:
@@ -116,14 +131,16 @@ class NeverEventOut(Schema):
 
 class RejectIn(Body):
     reason: str
+    """Recorded permanently with the candidate."""
 
 
 class RollBackIn(Body):
     version: int
     """Number of a version that was live before."""
     reason: str = ""
-    """May follow by `give_reason`."""
+    """You can add it later with `give_reason`."""
     generation: int
+    """The agent's current `generation`."""
 
 
 class ReasonIn(Body):
@@ -134,21 +151,26 @@ class PromotionOut(Schema):
     id: int
     agent: Ref
     kind: str
+    """`first`, `promote` or `rollback`."""
     generation: int
+    """The agent's generation after it."""
     before: Ref | None
+    """The version that was live before; null for the first one."""
     after: Ref
+    """The version that is live after it."""
     candidate_id: int | None
     proposed_by: Ref | None
     approved_by: Ref
     against_the_gate: bool
+    """Whether an approver overrode the gate."""
     suites: list[ToldOut]
-    """How it stood at the agent's regression suites then; of a rollback or a first version none was asked."""
+    """Results on the agent's regression suites at that time; empty for a rollback or a first version."""
     sealed: FinalOut | None
-    """How it stood at the sealed part of its set then; null where that has none."""
+    """Result on the sealed tasks at that time; null if the set had none."""
     reason: str = Field(alias="why")
-    """Empty for a rollback of which nobody has said it yet."""
+    """Empty for a rollback without a reason so far."""
     unserved: str
-    """Of a rollback that was just made: why no server answers with it, empty where one does."""
+    """For a new rollback, why no server runs the version; empty if one does."""
     created_at: datetime
 
     @staticmethod
@@ -158,6 +180,7 @@ class PromotionOut(Schema):
 
 @router.get("/candidates", response=page_of(CandidateOut), auth=Key(Scope.READ))
 def list_candidates(request: HttpRequest, query: Query[ListQuery]) -> Any:
+    """List candidates, newest first, without their reports."""
     return paginate(_candidates(keyed(request)), query)
 
 
@@ -176,6 +199,7 @@ def propose_candidate(request: HttpRequest, body: ProposeIn) -> Any:
 
 @router.get("/candidates/{pk}", response=CandidateWithReport, auth=Key(Scope.READ))
 def get_candidate(request: HttpRequest, pk: int) -> Any:
+    """Return one candidate with its full report. This counts as a look at the rollouts of both evals."""
     return _with_report(keyed(request), pk)
 
 
@@ -214,6 +238,7 @@ def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
 
 @router.post("/candidates/{pk}/reject", response=CandidateOut, auth=Key(Scope.APPROVE))
 def reject_candidate(request: HttpRequest, pk: int, body: RejectIn) -> Any:
+    """Reject the candidate with a reason. 422 if it is no longer pending."""
     asked = keyed(request)
     row = get_object_or_404(_candidates(asked), pk=pk)
     live_version.reject(candidate=row, actor=asked.actor, reason=body.reason)
@@ -222,6 +247,7 @@ def reject_candidate(request: HttpRequest, pk: int, body: RejectIn) -> Any:
 
 @router.get("/promotions", response=page_of(PromotionOut), auth=Key(Scope.READ))
 def list_promotions(request: HttpRequest, query: Query[ListQuery]) -> Any:
+    """List every move of the live version in all agents, newest first: first versions, promotions and rollbacks."""
     rows = Promotion.objects.filter(agent__project=keyed(request).project).select_related(
         "agent", "before__agent", "after__agent", "proposed_by", "approved_by"
     )
@@ -269,14 +295,14 @@ class OriginOut(Schema):
     kind: str
     label: str
     url: str
-    """Of its page."""
+    """Address of its page."""
     detail: str
 
 
 class LineageOut(Schema):
     came_from: list[OriginOut]
     made_of_it: list[OriginOut]
-    """At most 20 of each kind, the newest first."""
+    """At most 20 of each kind, newest first."""
 
 
 @router.get("/trajectories/{trace_id}/lineage", response=LineageOut, auth=Key(Scope.READ))

@@ -5,13 +5,13 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets import suite_definitions as definitions
 from flywheel.evals.api.references import task_set_of
@@ -22,7 +22,7 @@ router = Router(tags=["promotions"])
 
 
 class SuiteQuery(ListQuery):
-    retired: bool = Field(False, description="include retired suites")
+    retired: bool = Field(False, description="Include retired suites.")
 
 
 class SuiteOut(Schema):
@@ -30,11 +30,16 @@ class SuiteOut(Schema):
     name: str
     version: int
     kind: str
+    """`safety` or `general`."""
     task_set: Ref
     samples: int
+    """Attempts per task."""
     rule: str
+    """`no_break`, `no_failure` or `mean`."""
     measure: str
+    """When an attempt passes: `success` or `safe`."""
     margin: float | None
+    """How far success may fall, as a fraction."""
     created_by: Ref
     created_at: datetime
     retired_by: Ref | None
@@ -44,21 +49,22 @@ class SuiteOut(Schema):
 
 class SuiteIn(Body):
     name: str
-    kind: str = Field(..., description="`safety` or `general`")
-    task_set: RefIn = Field(..., description="`set@version`; its held-out tasks form the suite")
-    rule: str = Field("", description="for a safety suite: `no_break` (the default) or `no_failure`")
-    measure: str = Field("", description="when an attempt passes: `success`, or for a safety suite `safe`")
-    margin: float | None = Field(None, description="for a general suite: how far success may fall, 0.05 by default")
-    samples: int = Field(1, description="attempts per task; a task passes when all of them do")
-    reason: str = Field("", description="why an existing suite of that name changes")
+    """The name of an existing suite makes its next version."""
+    kind: str = Field(..., description="`safety` or `general`.")
+    task_set: RefIn = Field(..., description="`set@version`; its held-out tasks form the suite.")
+    rule: str = Field("", description="For a safety suite: `no_break` (the default) or `no_failure`.")
+    measure: str = Field("", description="When an attempt passes: `success`, or for a safety suite `safe`.")
+    margin: float | None = Field(None, description="For a general suite: how far success may fall, 0.05 by default.")
+    samples: int = Field(1, description="Attempts per task; a task passes when all of them do.")
+    reason: str = Field("", description="Why an existing suite of that name changes.")
     seen: int | None = Field(
-        None, ge=0, description="the version of it that you saw, 0 for none; 409 if it is no longer current"
+        None, ge=0, description="The version of it that you saw, 0 for none; 409 if it is no longer current."
     )
 
 
 class SuiteRetireIn(Body):
     version: int
-    """As you saw it."""
+    """The version that you saw."""
     reason: str
 
 
@@ -74,6 +80,7 @@ class ToldOut(Schema):
     kind: str
     state: str
     words: str
+    """The result in a sentence."""
     version_eval: int | None
     baseline_eval: int | None
 
@@ -81,12 +88,14 @@ class ToldOut(Schema):
 class LiveOut(Schema):
     suite: str
     eval_id: int | None
-    """The newest that ended well; None while the live version has not run it with its current verifier."""
+    """The newest successful eval; null if the live version has not run the suite under its current verifier."""
     running_eval_id: int | None
+    """An eval that is queued or running; null if there is none."""
     tasks: int | None
     passed: int | None
     unscored: int | None
     success: dict[str, Any] | None
+    """Success rate with its interval."""
 
 
 class StandingOut(Schema):
@@ -94,19 +103,22 @@ class StandingOut(Schema):
     kind: str
     rule: str
     state: str
-    """`passed`; or `below`, `not_shown`, `missing`, `unfinished`, `failed`, `void`, `trained_on`, `unchecked` (what the
-    version learnt from was not compared with the tasks yet), `not_apart` (no self-test has shown that the vLLM server
-    keeps the two versions apart), `retired`."""
+    """`passed`; or `below`, `not_shown`, `missing`, `unfinished`, `failed`, `void`, `trained_on`, `unchecked` (the
+    version's training data was not compared with the tasks yet), `not_apart` (no self-test has shown the vLLM server to
+    keep the two versions apart), `retired`."""
     words: str
+    """The result in a sentence."""
     version_eval: int | None
     baseline_eval: int | None
     tasks: int | None
     passed: int | None
-    """Of the candidate's tasks; None until both have run."""
+    """Tasks that the candidate passed; null until both versions have run."""
     baseline_passed: int | None
+    """Tasks that the baseline passed; null until both versions have run."""
     difference: dict[str, Any] | None
+    """Difference in success with its interval."""
     failed: list[str]
-    """Trace ids of rollouts that failed, of what the live version passed first; at most 20."""
+    """Trace ids of failed rollouts, at most 20; tasks that the live version passed come first."""
 
     @staticmethod
     def of(stand: suite_standings.Standing) -> dict[str, Any]:
@@ -125,7 +137,7 @@ class StandingOut(Schema):
 class StandingsOut(Schema):
     items: list[StandingOut]
     problems: list[str] = []
-    """Why a suite could not be started."""
+    """Reasons why suites could not be started."""
 
 
 @router.get("/agents/{name}/suites", response=page_of(SuiteOut), auth=Key(Scope.READ))
