@@ -33,7 +33,14 @@ class _Api(NinjaAPI):
         return operation.view_func.__name__
 
 
-api = _Api(title="Flywheel", version="1", docs_url=None, urls_namespace="api")
+DESCRIPTION = """Send a key as `Authorization: Bearer KEY`; each operation requires one of the key's scopes.
+
+Errors are `{"detail": text}`, or a list of `{"loc", "msg"}` if fields do not fit. Any operation may answer 400 if the
+address or a parameter cannot be read, 401 without a valid key, 403 if the key or its creator may not do this, 404 if
+something that the request names does not exist in the key's project, and 422 if the request is refused. Operations
+name their other errors."""
+
+api = _Api(title="Flywheel", version="1", description=DESCRIPTION, docs_url=None, urls_namespace="api")
 for room, names in ROUTERS.items():
     for name in names.split():
         api.add_router("", f"flywheel.{room}.api.{name}.router")

@@ -4,8 +4,9 @@ the API, which the OpenAPI document names, and each that is read too."""
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
-from ninja import Schema
+import ninja
 
 from flywheel.server.api import api
 from tests.accounts.test_access import PAGE_LIST
@@ -143,19 +144,59 @@ def test_what_a_page_does_the_api_does() -> None:
 def test_no_two_bodies_have_one_name() -> None:
     """The document knows them by it, and would describe one endpoint with the fields of another."""
 
-    def under(schema: type[Schema]) -> Iterator[type[Schema]]:
-        for each in schema.__subclasses__():
-            yield each
-            yield from under(each)
-
     api.get_openapi_schema()
     bodies = defaultdict(set)
-    for each in under(Schema):
-        if not each.__module__.startswith(("ninja.", "abc")):  # what ninja makes of them
-            bodies[each.__name__].add(json.dumps(each.model_json_schema(), sort_keys=True))
+    for each in _schemas():
+        bodies[each.__name__].add(json.dumps(each.model_json_schema(), sort_keys=True))
     assert [name for name, described in bodies.items() if len(described) > 1] == []
 
 
 def test_every_page_says_which_operation_it_is() -> None:
     assert set(SAME) | set(ALONE) == set(PAGES)
     assert not set(SAME) & set(ALONE)
+
+
+SELF_EXPLANATORY = {"name", "description", "note", "reason", "text", "comment"}
+"""Properties that a developer fills in without being told how."""
+
+
+def test_the_document_describes_itself() -> None:
+    """Each operation says what it does, and each property of a request's body what belongs there."""
+    document = api.get_openapi_schema()
+    operations = [each for path in document["paths"].values() for each in path.values()]
+    assert [each["operationId"] for each in operations if not (each.get("summary") and each.get("description"))] == []
+    bodies = {each["operationId"]: each["requestBody"] for each in operations if "requestBody" in each}
+    known = document["components"]["schemas"]
+    bare = {name: sorted(set(_undescribed(body, known))) for name, body in bodies.items()}
+    assert {name: found for name, found in bare.items() if found} == {}
+
+
+def test_the_docstring_of_a_field_is_its_description() -> None:
+    assert [each.__name__ for each in _schemas() if not each.model_config.get("use_attribute_docstrings")] == []
+
+
+def _schemas() -> Iterator[type[ninja.Schema]]:
+    """Every schema of ours, without what ninja makes of them."""
+    waiting = list[type[ninja.Schema]](ninja.Schema.__subclasses__())
+    while waiting:
+        each = waiting.pop()
+        waiting += each.__subclasses__()
+        if not each.__module__.startswith(("ninja.", "abc")):
+            yield each
+
+
+def _undescribed(part: Any, known: dict[str, Any], seen: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The properties in this part of the document that need a description and have none."""
+    if isinstance(part, list):
+        for each in part:
+            yield from _undescribed(each, known, seen)
+    elif isinstance(part, dict):
+        name = str(part.get("$ref", "")).rpartition("/")[2]
+        if name and name not in seen:
+            yield from _undescribed(known[name], known, seen | {name})
+        properties = part.get("properties", {})
+        for field, described in properties.items():
+            if field not in SELF_EXPLANATORY and not described.get("description"):
+                yield field
+        for each in part.values():
+            yield from _undescribed(each, known, seen)
