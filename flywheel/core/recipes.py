@@ -1,7 +1,7 @@
 """Which training algorithms there are and what can be set: one table that the form, the API and the trainers read.
 
-`ALGORITHMS` has a row for each algorithm with all that holds of it: its trainer, its data, the fix that it carries out
-and its own defaults. `SETTINGS` has each setting with its type, bounds, default and the reason for it.
+`ALGORITHMS` has a row for each algorithm with all that holds of it: its trainer, its data, the fixes that it carries
+out and its own defaults. `SETTINGS` has each setting with its type, bounds, default and the reason for it.
 `validate` turns what a person or a script gave into the complete settings of a run, or says what is wrong and what
 would be right. Few settings are `shown` at first; all are reachable, and beyond them every field of the library's own
 configuration: `trl.<field>` goes to TRL's config and `lora.<field>` to PEFT's LoraConfig as it is.
@@ -18,7 +18,7 @@ from flywheel.core.errors import FieldError
 Data = Literal["sft", "pairs", "tasks"]
 """What an algorithm learns from: corrected answers, preferred and rejected answers, or tasks that it tries itself."""
 
-Fix = Literal["sft", "dpo", "rlvr"]
+Fix = Literal["sft", "dpo", "rlvr", "environment_rl"]
 """The steps of the fix ladder that are a training run."""
 
 SMALL = 50_000_000
@@ -35,7 +35,7 @@ class Algorithm:
     trainer: str
     """`python -m workers.trainers.<trainer> RUNDIR` carries it out."""
     data: Data
-    fix: Fix
+    fixes: tuple[Fix, ...]
     description: str
     is_grouped: bool = False
     """Whether the siblings of a group set the scale of its advantages."""
@@ -43,6 +43,11 @@ class Algorithm:
     """Fields of TRL's config that make the algorithm what it is; no setting overrides them."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """Settings of which it wants another default."""
+
+    @property
+    def plays_episodes(self) -> bool:
+        """Whether its attempts may have several turns: what others said in them is masked in its loss."""
+        return "environment_rl" in self.fixes
 
     @property
     def is_reinforced(self) -> bool:
@@ -59,7 +64,8 @@ def _grpo(
 ) -> Algorithm:
     """One of the GRPO family: its kin differ in the loss, and in what the importance ratio is of."""
     fixed = {"loss_type": loss, "importance_sampling_level": level}
-    return Algorithm(name, label, "grpo", "tasks", "rlvr", description, is_grouped=True, fixed=fixed, own=own or {})
+    fixes: tuple[Fix, ...] = ("rlvr", "environment_rl")
+    return Algorithm(name, label, "grpo", "tasks", fixes, description, is_grouped=True, fixed=fixed, own=own or {})
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -70,7 +76,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "SFT",
             trainer="sft",
             data="sft",
-            fix="sft",
+            fixes=("sft",),
             description="Supervised fine-tuning: imitate corrected answers. The first thing to try when people have "
             "written what should have happened.",
         ),
@@ -79,7 +85,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "DPO",
             trainer="dpo",
             data="pairs",
-            fix="dpo",
+            fixes=("dpo",),
             description="Direct preference optimisation: prefer the corrected answer over the failed one, staying "
             "near the start.",
             own={"steps": 60, "batch_size": 16, "learning_rate": 1e-4, "beta": 0.1},
@@ -100,11 +106,11 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         _grpo(
             "dapo",
-            "DAPO (loss)",
-            "GRPO with the token-level loss, the wider upper clip and the masking of cut-off answers of DAPO. Its "
-            "dynamic sampling is not included.",
+            "DAPO",
+            "GRPO with the token-level loss, the wider upper clip, the masking of cut-off answers and the dynamic "
+            "sampling of DAPO.",
             loss="dapo",
-            own={"epsilon_high": 0.28, "mask_truncated_completions": True},
+            own={"epsilon_high": 0.28, "mask_truncated_completions": True, "dynamic_sampling": True},
         ),
         _grpo(
             "gspo",
@@ -126,7 +132,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "RLOO",
             trainer="rloo",
             data="tasks",
-            fix="rlvr",
+            fixes=("rlvr",),
             description="REINFORCE leave-one-out: each attempt is compared with the mean of the others; few moving "
             "parts.",
             own={"beta": 0.05},
@@ -288,6 +294,15 @@ _ROWS = [
         algorithms=_GROUPED, choices=("sum_then_normalize", "normalize_then_sum"),
     ),
     Setting(
+        "dynamic_sampling", bool, False,
+        "Replace a task whose attempts all earn the same, which teaches nothing, by another one.",
+        algorithms=_GROUPED, shown=True,
+    ),
+    Setting(
+        "max_resamples", int, 3, "How often a step looks for other tasks, with dynamic_sampling.",
+        algorithms=_GROUPED, min=1, max=100,
+    ),
+    Setting(
         "entropy_coef", float, 0.0, "Bonus for staying undecided, against entropy collapse.",
         algorithms=_GROUPED, min=0.0, max=1.0,
     ),
@@ -312,6 +327,9 @@ OWNED = frozenset(
         # What would run code from, or speak to, somewhere else.
         "trust_remote_code", "model_init_kwargs", "use_vllm", "vllm_server_base_url", "chat_template_path",
         "deepspeed", "fsdp", "fsdp_config", "accelerator_config",
+        # How TRL would generate: attempts are played as evals play them.
+        "min_p", "repetition_penalty", "generation_kwargs", "cache_implementation", "chat_template_kwargs",
+        "use_transformers_continuous_batching", "max_tool_calling_iterations", "num_generations_eval",
     }
 )  # fmt: skip
 """Library fields that no setting may pass on."""
@@ -329,7 +347,7 @@ NAMED = {
 
 def offered(*, data: str = "", fix: str = "") -> Algorithm:
     """The algorithm to begin with for this data or this fix; the first of the table where none fits."""
-    fitting = (row for row in ALGORITHMS.values() if data == row.data or fix == row.fix)
+    fitting = (row for row in ALGORITHMS.values() if data == row.data or fix in row.fixes)
     return next(fitting, next(iter(ALGORITHMS.values())))
 
 

@@ -3,8 +3,8 @@ tests.browser.first_hour [--seeds 20 21 …] [--pictures FOLDER]`.
 
 Each seed is a Flywheel of its own with other customers. It prints how many clicks and keys the walk took, how long the
 machine did (training, evals and pages; nobody thinks in between), how long the review desk took from a key to the next
-item, what the gate said, and production's success before and after, a line each. With a folder, README's and the guides' pictures lie there afterwards, light and dark, and the
-film (`make screenshots`).
+item, what the gate said, and production's success before and after, a line each. With a folder, the pictures of README
+and guides lie there afterwards, light and dark, and the film (`make screenshots`).
 """
 
 import argparse

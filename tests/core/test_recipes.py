@@ -55,7 +55,8 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
         ("grpo", {"trl.trust_remote_code": True}, "trl.trust_remote_code: True cannot be set"),
         ("grpo", {"trl.loss_type": "dapo"}, "trl.loss_type: 'dapo' is set through the algorithm"),
         ("grpo", {"trl.learning_rate": 1}, "trl.learning_rate: 1 is set through learning_rate"),
-        ("grpo", {"trl.generation_kwargs": {"a": 1}}, "trl.generation_kwargs: {'a': 1} is not a text"),
+        ("grpo", {"trl.generation_kwargs": {"a": 1}}, "trl.generation_kwargs: {'a': 1} cannot be set"),
+        ("grpo", {"trl.anything": {"a": 1}}, "trl.anything: {'a': 1} is not a text"),
     ],
 )
 def test_refuses(algorithm: str, settings: dict[str, Any], said: str) -> None:

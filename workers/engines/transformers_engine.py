@@ -1,8 +1,7 @@
 """A policy asked in this process, through transformers: the embedded default, the same on CPU and GPU.
 
-Answers are reproducible: each request draws from its own random row, seeded by the request, so that the same request
-with the same seed gets the same answer whatever else is in the batch. (Another device or precision may round another
-way and then tell another story; that is true of every engine.)
+Answers are reproducible: see `generation`. (Another device or precision may round another way and then tell another
+story; that is true of every engine.)
 
 Only safetensors are read, nothing is fetched, no code that came with a model is run.
 """
@@ -23,13 +22,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from transformers.generation.logits_process import LogitsProcessor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.stopping_criteria import StoppingCriteria
 from transformers.utils import logging as transformers_logging
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
-from workers.engines import context_length
+from workers.engines import context_length, generation
 from workers.engines.tool_calls import answer_of, templated
 from workers.processes import model_process
 
@@ -68,10 +66,6 @@ class TransformersEngine:
             torch.set_num_threads(1 if self._model.num_parameters() < SMALL else _THREADS)
         self._room = context_length.room_of(self._model)
         self._stop_ids = _stop_ids(self._model, self._tokenizer)
-        # The model's own generation settings (penalties, sampling) must not mix into what the request asks for.
-        self._model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-            eos_token_id=sorted(self._stop_ids), pad_token_id=self._pad_id, use_cache=True
-        )
 
     @property
     def is_closed(self) -> bool:
@@ -135,89 +129,22 @@ class TransformersEngine:
         if model is None:
             return unasked
         started = time.monotonic()
-        width = max(map(len, prompts))
-        ids = torch.full((len(prompts), width), self._pad_id, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
-        limits = [request.sampling.max_tokens for request in requests]
         try:
-            output = model.generate(
-                input_ids=ids.to(self._device),
-                attention_mask=mask.to(self._device),
-                max_new_tokens=max(limits),
-                do_sample=False,
-                logits_processor=[_Draw(requests, width, self._device)],
-                stopping_criteria=[_Limits(limits, width, self._device), _Closed(self)],
+            output = generation.draw(
+                model, prompts, requests, ends=self._stop_ids, pad=self._pad_id, until=[_Closed(self)]
             )
         except torch.OutOfMemoryError as error:
             raise EngineError(
-                f"{len(prompts)} conversations of {width} tokens do not fit into the memory of {self._device}; "
-                f"a smaller batch_size than {self.batch_size} is needed"
+                f"{len(prompts)} conversations of {max(map(len, prompts))} tokens do not fit into the memory of "
+                f"{self._device}; a smaller batch_size than {self.batch_size} is needed"
             ) from error
         if self.is_closed:
             return unasked
         share_ms = (time.monotonic() - started) * 1000 / len(prompts)
         return [
-            answer_of(self._tokenizer, prompt, tokens[:limit], self._stop_ids, share_ms, request.tools)
-            for tokens, limit, prompt, request in zip(
-                output[:, width:].tolist(), limits, prompts, requests, strict=True
-            )
+            answer_of(self._tokenizer, prompt, tokens, self._stop_ids, share_ms, request.tools)
+            for tokens, prompt, request in zip(output, prompts, requests, strict=True)
         ]
-
-
-class _Draw(LogitsProcessor):
-    """Chooses each row's next token by the row's own sampling settings and random numbers; the rest becomes -inf.
-
-    One uniform number a token, looked up in the cumulated probabilities in the order of the vocabulary, so that a
-    rounding difference changes the choice only when the number falls right onto a border.
-    """
-
-    def __init__(self, requests: Sequence[ChatRequest], width: int, device: torch.device) -> None:
-        samplings = [request.sampling for request in requests]
-        self._width = width
-        self._greedy = torch.tensor([sampling.temperature <= 0 for sampling in samplings], device=device)
-        self._temperature = torch.tensor([[sampling.temperature or 1.0] for sampling in samplings], device=device)
-        self._top_p = torch.tensor([[sampling.top_p] for sampling in samplings], device=device)
-        longest = max(sampling.max_tokens for sampling in samplings)
-        # Drawn on the CPU, so that a seed means the same numbers on every device.
-        self._uniform = torch.stack([_uniform(request.seed, longest) for request in requests]).to(device)
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        step = input_ids.shape[1] - self._width
-        probabilities = torch.softmax(scores.float() / self._temperature, dim=-1)
-        probabilities = _nucleus(probabilities, self._top_p)
-        cumulated = probabilities.cumsum(-1)
-        point = self._uniform[:, step : step + 1] * cumulated[:, -1:]
-        drawn = torch.searchsorted(cumulated, point, right=True).clamp_(max=scores.shape[-1] - 1)
-        chosen = torch.where(self._greedy, scores.argmax(-1), drawn.squeeze(-1))
-        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
-
-
-def _uniform(seed: int, count: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed % 2**63)
-    return torch.rand(count, generator=generator)
-
-
-def _nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Probabilities with everything outside the smallest set that reaches `top_p` set to 0."""
-    if bool((top_p >= 1).all()):
-        return probabilities
-    ranked, order = probabilities.sort(-1, descending=True)
-    before = ranked.cumsum(-1) - ranked
-    keep = torch.zeros_like(probabilities, dtype=torch.bool).scatter_(1, order, (before < top_p) | (top_p >= 1))
-    return probabilities * keep
-
-
-class _Limits(StoppingCriteria):
-    """Ends each row at its own `max_tokens`."""
-
-    def __init__(self, limits: Sequence[int], width: int, device: torch.device) -> None:
-        self._limits = torch.tensor(limits, device=device) + width
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        return self._limits <= input_ids.shape[1]
 
 
 class _Closed(StoppingCriteria):

@@ -86,7 +86,7 @@ def environment(spec: Spec) -> Environment:
         raise TrainingError("bad_spec", f"environment: {error}") from error
     except KeyError as error:
         raise _bad("environment.kind", error.args[0], "a known environment kind is wanted") from error
-    if spec.recipe.data == "tasks" and env.max_turns > 1:
+    if spec.recipe.is_reinforced and env.max_turns > 1 and not spec.recipe.plays_episodes:
         raise _bad("environment.kind", spec.environment["kind"], "this trainer plays tasks of one turn")
     return env
 

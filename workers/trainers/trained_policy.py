@@ -1,27 +1,22 @@
-"""The policy under training: loading base, tokenizer and adapter, asking the live model, saving the final artifact."""
+"""The policy under training: loading base, tokenizer and adapter, saving the final artifact."""
 
-import contextlib
 import json
 import os
-import random
 import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from flywheel.core.envs import Environment
-from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
 from flywheel.core.recipes import ELSEWHERE
 from flywheel.core.traces import tooling
 from workers.engines import context_length
-from workers.engines.tool_calls import answer_of, templated
+from workers.engines.tool_calls import templated
 from workers.processes import model_process
 from workers.trainers import checkpoints
 from workers.trainers.run_directory import FINAL, Run
@@ -98,89 +93,6 @@ def _tools_shown(row: Mapping[str, Any], tools: list[dict[str, Any]]) -> list[di
         return tools
     own: list[dict[str, Any]] = tooling.definitions(list(row.get("tools") or ()))
     return tools if own == [tooling.plain(tool) for tool in tools] else own
-
-
-class LiveEngine:
-    """Asks the model that is being trained, greedily, without leaving a trace in the training."""
-
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
-        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
-        self._room = context_length.room_of(model)
-
-    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
-        if any(request.sampling.temperature for request in requests):
-            raise EngineError("the live model is only asked greedily: temperature 0 is wanted")
-        found = [self._prompt(request) for request in requests]
-        answers = {index: it for index, it in enumerate(found) if isinstance(it, ChatResponse)}
-        asked = [(index, it) for index, it in enumerate(found) if not isinstance(it, ChatResponse)]
-        with undisturbed(self.model), torch.no_grad():
-            for start in range(0, len(asked), self.batch_size):
-                batch = asked[start : start + self.batch_size]
-                said = self._batch([prompt for _, prompt in batch], [requests[index] for index, _ in batch])
-                answers |= {index: answer for (index, _), answer in zip(batch, said, strict=True)}
-        return [answers[index] for index in range(len(requests))]
-
-    def close(self) -> None:
-        """Nothing to give back: the model is the trainer's."""
-
-    def _prompt(self, request: ChatRequest) -> list[int] | ChatResponse:
-        """Its tokens, or why it cannot be asked."""
-        try:
-            messages = [message.to_openai() for message in request.messages]
-            (ids,) = encode(self.tokenizer, [messages], request.tools)
-        except MemoryError:
-            raise
-        except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
-            return ChatResponse(error=f"the model's chat template refuses the conversation: {error}")
-        if problem := context_length.overflow(len(ids), request.sampling.max_tokens, self._room):
-            return ChatResponse(error=problem, is_too_long=True)
-        return ids
-
-    def _batch(self, prompts: Sequence[list[int]], requests: Sequence[ChatRequest]) -> list[ChatResponse]:
-        began, limits = time.perf_counter(), [request.sampling.max_tokens for request in requests]
-        width = max(map(len, prompts))
-        pad = self.tokenizer.pad_token_id
-        ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        ends = ends_of(self.model, self.tokenizer)
-        config = GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=max(limits),
-            do_sample=False,
-            num_beams=1,
-            repetition_penalty=1.0,
-            use_cache=True,
-            pad_token_id=pad,
-            eos_token_id=ends,
-            disable_compile=True,
-        )
-        with _generation_config(self.model, config):
-            device = self.model.device
-            output = self.model.generate(
-                input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config
-            )[:, width:].tolist()
-        elapsed_ms = (time.perf_counter() - began) * 1000
-        return [
-            answer_of(self.tokenizer, prompt, tokens[:limit], ends, elapsed_ms, request.tools)
-            for tokens, prompt, limit, request in zip(output, prompts, limits, requests, strict=True)
-        ]
-
-
-@contextlib.contextmanager
-def undisturbed(model: Any) -> Iterator[None]:
-    """Evaluation mode, then train mode and every random state exactly as they were."""
-    training = model.training
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
 
 
 def save_final(run: Run, model: Any, tokenizer: Any) -> dict[str, dict[str, Any]]:
@@ -274,15 +186,3 @@ def ends_of(model: Any, tokenizer: Any) -> list[int]:
     declared = model.generation_config.eos_token_id
     ends = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
     return sorted({*ends, tokenizer.eos_token_id} - {None})
-
-
-@contextlib.contextmanager
-def _generation_config(model: Any, config: GenerationConfig) -> Iterator[None]:
-    """`generate` fills what looks like a default from the model's own configuration: it must not find another one."""
-    owner = model.get_base_model() if isinstance(model, PeftModel) else model
-    own = owner.generation_config
-    owner.generation_config = config
-    try:
-        yield
-    finally:
-        owner.generation_config = own

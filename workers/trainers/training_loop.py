@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import json
 import math
 import shutil
 import time
@@ -15,12 +14,14 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from flywheel.core.envs import Environment
 from flywheel.core.text.number_words import percent
 from workers.trainers import checkpoints
+from workers.trainers.attempts import trl_seams
+from workers.trainers.attempts.live_engine import LiveEngine
+from workers.trainers.attempts.rewards import HeldOut
 from workers.trainers.checkpoints import Checkpoint
-from workers.trainers.rewards import HeldOut
 from workers.trainers.run_directory import FINAL, Run
 from workers.trainers.run_failures import TrainingError
 from workers.trainers.run_spec import Data, Spec
-from workers.trainers.trained_policy import LiveEngine, Policy, save_final
+from workers.trainers.trained_policy import Policy, save_final
 
 METRICS = {
     "loss": "loss",
@@ -31,6 +32,10 @@ METRICS = {
     "reward_std": "reward_std",
     "frac_reward_zero_std": "zero_variance_groups",
     "unscored": "unscored",
+    "resampled": "resampled_groups",
+    "turns": "turns_mean",
+    "broken_off": "broken_off_fraction",
+    "out_of_turns": "out_of_turns_fraction",
     "completions/mean_length": "completion_length_mean",
     "completions/max_length": "completion_length_max",
     "completions/clipped_ratio": "truncated_fraction",
@@ -132,9 +137,9 @@ def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) 
     if resumed is not None:
         run.step = resumed.step
         recorder.saved = resumed
-        _continue_counters(trainer, resumed)
+        trl_seams.continue_counters(trainer, resumed.path, resumed.step)
     if resumed is not None and resumed.step == spec.settings["steps"]:  # killed between the last step and the end
-        trainer._load_from_checkpoint(str(resumed.path))
+        trl_seams.load_weights(trainer, resumed.path)
     elif not run.cancelled:
         if resumed is None:
             held_out(0)
@@ -148,14 +153,6 @@ def _resume_from(run: Run) -> Checkpoint | None:
     for path, reason in rejected:
         run.warn(f"{path.name} is not used: {reason}")
     return found
-
-
-def _continue_counters(trainer: Any, resumed: Checkpoint) -> None:
-    """TRL counts tokens and micro-steps from 0 after a resume: the first is shown, by the second it generates."""
-    history = json.loads((resumed.path / "trainer_state.json").read_bytes())["log_history"]
-    tokens = next((row["num_tokens"] for row in reversed(history) if "num_tokens" in row), 0)
-    trainer._total_train_tokens = tokens
-    trainer._step = resumed.step * trainer.args.gradient_accumulation_steps
 
 
 def _end(run: Run, model: Any, tokenizer: Any, saved: Checkpoint | None) -> None:

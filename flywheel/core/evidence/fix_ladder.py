@@ -1,8 +1,8 @@
 """The fix ladder: which is the lightest fix that the evidence supports?
 
 From light to heavy: a change of prompt, of tools, of retrieval; then imitation (SFT), preference (DPO), reinforcement
-with a verifier (RLVR), reinforcement over whole episodes (environment RL). A lighter fix is cheaper to make, to check
-and to take back, so it comes first wherever it can plausibly mend a large share of the failures.
+with a verifier: of single answers (RLVR), or of whole episodes (environment RL). A lighter fix is cheaper to make, to
+check and to take back, so it comes first wherever it can plausibly mend a large share of the failures.
 
 Pure rules over counts and estimates; no model is asked. Every fix is returned: those that the evidence supports first,
 from light to heavy, then the others with what blocks them. These are rules of thumb, and each says its numbers, so that
@@ -28,7 +28,7 @@ LABELS: dict[Fix, str] = {
     "sft": "SFT on corrected actions",
     "dpo": "DPO on pass/fail pairs",
     "rlvr": "RLVR (GRPO family)",
-    "environment_rl": "Environment RL",
+    "environment_rl": "Environment RL (GRPO family, whole episodes)",
 }
 
 FAILURES = 10
@@ -63,9 +63,6 @@ GAIN = 0.10
 TASKS = 20
 """Tasks from which reinforcement does not merely learn the tasks."""
 
-LONG_EPISODES = 2.0
-"""Mean calls per attempt from which an episode is a plan and not one answer."""
-
 TRAINED: tuple[Fix, ...] = ("sft", "dpo", "rlvr", "environment_rl")
 HOSTED = (
     "A hosted model is not trained here: download the data for its provider, or train an open model on the same tasks."
@@ -78,9 +75,8 @@ AIMS: dict[Fix, tuple[str, ...]] = {
     "prompt": ("format_error",),
     "tool_change": ("hallucinated_api", "unsafe_action"),
     "retrieval": ("retrieval_failure",),
-    "environment_rl": ("bad_planning", "incomplete_execution", "inconsistent_success"),
 }
-"""The buckets that a fix is aimed at. SFT, DPO and RLVR are aimed at whatever the data or the verifier holds."""
+"""The buckets that a fix is aimed at. Training is aimed at whatever the data or the verifier holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +147,6 @@ class Evidence:
     """Failures for which a person wrote what should have happened."""
     pairs: int = 0
     """A passing and a failing answer to the same task."""
-    calls_per_attempt: float | None = None
     turns: int = 1
     """How often a policy may speak in an attempt."""
     tried: Mapping[str, str] = field(default_factory=dict)
@@ -283,38 +278,17 @@ def _dpo(evidence: Evidence) -> Recommendation:
 
 
 def _rlvr(evidence: Evidence) -> Recommendation:
-    numbers = _numbers(None, evidence, "pass_at_1", "pass_at_k")
     why, blocked = _head_room(evidence)
     if evidence.turns > 1:
-        blocked = (
-            f"Its tasks take up to {evidence.turns} turns; these trainers play tasks of one. SFT and DPO take both."
-        )
-    return _result(evidence, "rlvr", why, numbers, blocked)
+        blocked = f"Its tasks take up to {evidence.turns} turns: environment RL plays them to their end."
+    return _result(evidence, "rlvr", why, _numbers(None, evidence, "pass_at_1", "pass_at_k"), blocked)
 
 
 def _environment_rl(evidence: Evidence) -> Recommendation:
-    share, calls = _share(evidence, "environment_rl"), evidence.calls_per_attempt
-    why = [_share_sentence(evidence, "environment_rl", "are plans that go wrong or are not carried through")]
-    why += [f"An attempt makes {calls:.1f} calls on average."] if calls is not None else []
-    numbers = _numbers(share, evidence, "pass_at_1", "pass_at_k") | {"calls_per_attempt": calls}
-    rate = _mean(evidence.pass_at_1)
-    if not _is_dominant(share):
-        blocked = _too_few(evidence, "Planning over several steps is not what fails most.")
-    elif calls is None or calls < LONG_EPISODES:
-        blocked = (
-            f"Attempts are single answers; it needs episodes of at least {LONG_EPISODES:g} calls. RLVR does as well."
-        )
-    elif rate is None:
-        blocked = _needs_baseline("pass@1 says whether whole episodes ever succeed")
-    elif _tasks(evidence) < TASKS:
-        blocked = f"{_tasks(evidence)} tasks; {TASKS} are needed."
-    elif not LEARNABLE[0] <= rate <= LEARNABLE[1]:
-        low, high = map(percent, LEARNABLE)
-        blocked = f"pass@1 is {percent(rate)}; from {low} to {high} there is something to learn from."
-    else:
-        blocked = ""
-        why.append("No trainer here plays whole episodes yet: export the environment to one that does, or choose SFT.")
-    return _result(evidence, "environment_rl", why, numbers, blocked)
+    why, blocked = _head_room(evidence)
+    if evidence.turns == 1:
+        blocked = "Its tasks take one turn: RLVR plays those."
+    return _result(evidence, "environment_rl", why, _numbers(None, evidence, "pass_at_1", "pass_at_k"), blocked)
 
 
 RULES: dict[Fix, Callable[[Evidence], Recommendation]] = {

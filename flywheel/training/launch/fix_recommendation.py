@@ -21,7 +21,7 @@ from flywheel.failures.buckets.bucket_definitions import family
 from flywheel.failures.models import Decision, Failure
 from flywheel.training.fixes.trial_results import tried_fixes
 from flywheel.training.models import Recommendation, TrainingRun
-from flywheel.trajectories.models import Source, Step
+from flywheel.trajectories.models import Source
 
 
 def baseline_of(version: Version, task_set: TaskSet) -> EvalRun | None:
@@ -70,7 +70,6 @@ def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -
         format_valid=_readable(metrics),
         corrected=corrected,
         pairs=corrected,
-        calls_per_attempt=_calls_per_attempt(baseline) if baseline else None,
         turns=turns_of(task_set),
         tried=_tried(version, task_set),
         lighter=tried_fixes(version, task_set),
@@ -129,24 +128,22 @@ def _readable(metrics: dict[str, Any]) -> Estimate | None:
     return min(measured, key=lambda found: found.mean or 0.0, default=None)
 
 
-def _calls_per_attempt(baseline: EvalRun) -> float | None:
-    """Return the version's calls in an attempt, on average over the attempts that were answered."""
-    attempts = baseline.results.exclude(trajectory=None).count()
-    spoken = Step.objects.filter(trajectory__result__run=baseline, kind="assistant").count()
-    return spoken / attempts if attempts and spoken else None
-
-
 def _tried(version: Version, task_set: TaskSet) -> dict[str, str]:
     """Fixes of which no run on this version and this set has passed the gate, though one was compared; the last such.
 
     An invalid comparison says nothing of the fix, nor does a run of less than half the usual steps.
     """
     runs = TrainingRun.objects.filter(base=version, task_set=task_set, candidates__isnull=False)
-    passed = {recipes.ALGORITHMS[run.algorithm].fix for run in runs.filter(candidates__verdict="eligible")}
+    passed = {fix for run in runs.filter(candidates__verdict="eligible") for fix in _fixes(run)}
     failed = runs.filter(candidates__verdict__in=["not_shown", "regressed"]).order_by("pk")
     return {
-        recipes.ALGORITHMS[run.algorithm].fix: str(run)
+        fix: str(run)
         for run in failed
-        if recipes.ALGORITHMS[run.algorithm].fix not in passed
-        and 2 * run.settings["steps"] >= recipes.ALGORITHMS[run.algorithm].defaults["steps"]
+        if 2 * run.settings["steps"] >= recipes.ALGORITHMS[run.algorithm].defaults["steps"]
+        for fix in _fixes(run)
+        if fix not in passed
     }
+
+
+def _fixes(run: TrainingRun) -> tuple[recipes.Fix, ...]:
+    return recipes.ALGORITHMS[run.algorithm].fixes

@@ -9,7 +9,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
-from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs import kinds
 from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused, check_choice
@@ -178,7 +178,7 @@ def needs_reason(algorithm: str, recommendation: Recommendation) -> str:
     first = lightest(recommendation)
     if first is None:
         return "the evidence supports no fix yet"
-    return "" if recipes.ALGORITHMS[algorithm].fix == first["fix"] else f"{first['label']} is recommended"
+    return "" if first["fix"] in recipes.ALGORITHMS[algorithm].fixes else f"{first['label']} is recommended"
 
 
 def _algorithm(name: str) -> recipes.Algorithm:
@@ -212,19 +212,24 @@ def untrainable(base: Version) -> str:
     return "" if base.weights else f"{base} uses a hosted model, which can't be trained here"
 
 
+_AWAY = {"server": "a server's", "gym": "a server's", "simulator": "played by a model"}
+"""What plays an environment and cannot be asked by a trainer, by its runner."""
+
+
 def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
     """Raise Refused for tasks that the algorithm's trainer cannot play."""
     for task_set in task_sets if algorithm.data == "tasks" else ():
-        if KINDS[task_set.environment_version.environment.kind].runner == "server":
+        version = task_set.environment_version
+        if asked := kinds.players(version.environment.kind, version.config) & _AWAY.keys():
             raise Refused(
-                f"the tools of {task_set.environment_version} are a server's, and a trainer holds no key and reaches "
-                "none; train SFT or DPO on rollouts that were made there",
+                f"the tools of {version} are {_AWAY[min(asked)]}, and a trainer holds no key and reaches none; train "
+                "SFT or DPO on rollouts that were made there",
                 field="algorithm",
             )
-        if (turns := turns_of(task_set)) > 1:
+        if not algorithm.plays_episodes and (turns := turns_of(task_set)) > 1:
             raise Refused(
                 f"the tasks of {task_set} take up to {turns} turns, and {algorithm.label} plays tasks of one turn; "
-                "train SFT or DPO on episodes of them",
+                "GRPO and its kin play whole episodes",
                 field="algorithm",
             )
 

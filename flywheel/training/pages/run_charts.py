@@ -45,6 +45,21 @@ PICTURES = [
     Picture(
         "groups", "Zero-variance groups", {"zero_variance_groups": "groups"}, share=True, note="they teach nothing"
     ),
+    Picture(
+        "resampled",
+        "Replaced groups",
+        {"resampled_groups": "groups"},
+        axis="groups",
+        note="by dynamic sampling, a step",
+    ),
+    Picture("turns", "Turns of an episode", {"turns_mean": "mean"}, axis="answers"),
+    Picture(
+        "ends",
+        "Episodes that ended early",
+        {"broken_off_fraction": "broken off", "out_of_turns_fraction": "out of turns"},
+        share=True,
+        note="judged as they stand",
+    ),
     Picture("unscored", "Unscored attempts", {"unscored": "attempts"}, share=True),
     Picture("entropy", "Entropy", {"entropy": "entropy"}, axis="nats per token"),
     Picture("kl", "Distance from the start", {"kl": "KL"}, axis="nats"),

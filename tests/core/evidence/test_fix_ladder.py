@@ -64,10 +64,15 @@ def test_head_room_between_one_attempt_and_many_asks_for_rlvr() -> None:
     assert "40 points of head-room" in best.why
 
 
-def test_nobody_trains_on_episodes_of_several_turns_by_a_reward_yet() -> None:
+def test_head_room_on_tasks_of_several_turns_asks_for_whole_episodes() -> None:
     known: dict[str, Any] = {"buckets": {"wrong_arguments": 30}, "pass_at_1": rate(0.5), "pass_at_k": rate(0.9)}
-    ladder = {item.fix: item.blocked_by for item in recommend(Evidence(k=8, turns=12, **known))}
-    assert "take up to 12 turns" in ladder["rlvr"]
+    played = {item.fix: item for item in recommend(Evidence(k=8, turns=12, **known))}
+    assert "take up to 12 turns" in played["rlvr"].blocked_by
+    assert not played["environment_rl"].blocked_by
+    assert "40 points of head-room" in played["environment_rl"].why
+    single = {item.fix: item for item in recommend(Evidence(k=8, **known))}
+    assert "take one turn" in single["environment_rl"].blocked_by
+    assert not single["rlvr"].blocked_by
 
 
 def test_pairs_ask_for_dpo_before_rlvr() -> None:
@@ -75,17 +80,6 @@ def test_pairs_ask_for_dpo_before_rlvr() -> None:
         Evidence(buckets={"other": 30}, pass_at_1=rate(0.5), pass_at_k=rate(0.9), k=8, pairs=80, corrected=5)
     )
     assert [item.fix for item in ladder if not item.blocked_by] == ["dpo", "rlvr"]
-
-
-def test_plans_over_several_steps_support_environment_rl() -> None:
-    known = {
-        "buckets": {"bad_planning": 20, "incomplete_execution": 10},
-        "pass_at_1": rate(0.3),
-        "pass_at_k": rate(0.35),
-    }
-    assert first(**known, calls_per_attempt=6.0).fix == "environment_rl"
-    single = {item.fix: item for item in recommend(Evidence(k=8, calls_per_attempt=1.0, **known))}  # type: ignore[arg-type]
-    assert "single answers" in single["environment_rl"].blocked_by
 
 
 def test_the_lightest_supported_fix_is_first() -> None:
@@ -143,7 +137,7 @@ RATES = st.none() | st.builds(lambda hits, n: proportion(min(hits, n), n), st.in
     RATES,
     st.integers(0, 200),
     st.integers(0, 200),
-    st.none() | st.floats(0, 20),
+    st.integers(1, 20),
 )
 def test_any_evidence_gives_each_fix_once_with_its_numbers(
     buckets: dict[str, int],
@@ -152,9 +146,9 @@ def test_any_evidence_gives_each_fix_once_with_its_numbers(
     readable: Estimate | None,
     corrected: int,
     pairs: int,
-    calls: float | None,
+    turns: int,
 ) -> None:
-    ladder = recommend(Evidence(buckets, one, many, 8, readable, corrected, pairs, calls))
+    ladder = recommend(Evidence(buckets, one, many, 8, readable, corrected, pairs, turns))
     assert sorted(item.fix for item in ladder) == sorted(LADDER)
     supported = [item.fix for item in ladder if not item.blocked_by]
     assert supported == sorted(supported, key=LADDER.index)

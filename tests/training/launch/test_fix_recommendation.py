@@ -6,7 +6,7 @@ from flywheel.failures.models import Decision, Failure
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.training.launch.fix_recommendation import baseline_of, evidence_of, recommendation_for
 from flywheel.training.models import Recommendation, TrainingRun
-from tests.training.conftest import Room, right
+from tests.training.conftest import Room
 
 pytestmark = pytest.mark.django_db
 
@@ -51,18 +51,6 @@ def test_it_counts_what_people_labelled_and_measured(room: Room) -> None:
     assert evidence.pass_at_k is not None
     assert (evidence.pass_at_1.mean, evidence.pass_at_k.mean, evidence.k) == (0.5, 1.0, 2)
     assert evidence.corrected == 6
-
-
-def test_calls_per_attempt_are_counted_in_what_was_said(room: Room) -> None:
-    assert evidence_of(room.base, room.task_set, room.baseline).calls_per_attempt is None
-    run = room.evaluated(lambda task, _: right(task))
-    assert evidence_of(room.base, room.task_set, run).calls_per_attempt == 1.0
-    for result in run.results.select_related("trajectory"):
-        assert result.trajectory is not None
-        step = result.trajectory.steps.get(kind="assistant")
-        step.pk, step.span_id, step.position = None, "again", 9
-        step.save()
-    assert evidence_of(room.base, room.task_set, run).calls_per_attempt == 2.0
 
 
 def test_it_is_kept_until_something_changes(room: Room) -> None:

@@ -71,10 +71,12 @@ def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None
     both = mix(name="both", parts=[(mail, 1), (played, 1)], actor=Actor(room.cast.trainer))
     given: list[dict[str, Any]] = [{"task_set": games}, {"task_set": games, "dataset": played}, {"dataset": both}]
     for fields in given:
-        with pytest.raises(Refused, match=r"the tasks of games@\d+ take up to 8 turns, and GRPO") as refused:
-            room.launch(algorithm="grpo", **fields)
+        with pytest.raises(Refused, match=r"the tasks of games@\d+ take up to 8 turns, and RLOO") as refused:
+            room.launch(algorithm="rloo", **fields)
         assert refused.value.field == "algorithm"
     assert not TrainingRun.objects.exists()
+    room.build.overridden(room.base, games)
+    assert room.launch(algorithm="grpo", task_set=games).dataset.kind == "tasks"
 
 
 def test_tasks_at_a_tool_server_are_refused_to_a_trainer(room: Room) -> None:
@@ -86,7 +88,7 @@ def test_tasks_at_a_tool_server_are_refused_to_a_trainer(room: Room) -> None:
     assert refused.value.field == "algorithm"
 
 
-def test_who_plays_one_turn_is_not_recommended_for_tasks_of_several(room: Room) -> None:
+def test_tasks_of_several_turns_are_recommended_to_who_plays_episodes(room: Room) -> None:
     blocked = {
         task_set.name: next(fix for fix in recommendation_for(room.base, task_set).ladder if fix["fix"] == "rlvr")
         for task_set in (room.task_set, of_games(room))
@@ -220,10 +222,12 @@ def test_cancel_and_resume_are_written_down_and_refused_when_too_late(room: Room
     ]
 
 
-def test_a_replay_with_a_user_is_refused_to_a_trainer_that_plays_one_turn(room: Room) -> None:
-    config = {"tools": TOOLS, "judged": "end", "user": "script", "script": [{"say": "Yes."}]}
+def test_a_replay_whose_tools_a_model_plays_is_refused_to_a_trainer(room: Room) -> None:
+    set_upstream(project=room.cast.project, actor=Actor(room.cast.admin), base_url="http://127.0.0.1:9/v1")
+    simulator = {"endpoint": "upstream", "model": "m"}
+    config = {"tools": TOOLS, "judged": "end", "unknown": "model", "simulator": simulator}
     task_set = of_kind(room, "episode", config)
     room.evaluated(task_set=task_set)
-    with pytest.raises(Refused, match=r"the tasks of episode@\d+ take up to 10 turns, and GRPO") as refused:
+    with pytest.raises(Refused, match=r"the tools of episode@\d+ are played by a model, and a trainer") as refused:
         room.launch(algorithm="grpo", task_set=task_set)
     assert refused.value.field == "algorithm"

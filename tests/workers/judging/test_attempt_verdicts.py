@@ -5,7 +5,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from flywheel.accounts.actors import Actor
 from flywheel.core.envs import Task as CoreTask
 from flywheel.core.envs import build as build_env
-from flywheel.core.envs.policy_rollouts import ChatResponse
+from flywheel.core.envs.policy_rollouts import Rollout
 from flywheel.core.traces import Message
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Runners, Verdict, one_by_one
@@ -36,7 +36,7 @@ from workers.judging import attempt_verdicts
 from workers.sandbox.outcome import Status
 from workers.sandbox.verdict import Scored
 from workers.tasks import handler
-from workers.trainers.rewards import Judge, reward_functions
+from workers.trainers.attempts.rewards import Judge, Rewards
 
 pytestmark = pytest.mark.django_db
 
@@ -325,20 +325,17 @@ def test_rewards_are_the_verifiers_and_what_it_cannot_score_has_none() -> None:
     env = build_env("tool_call", {"tools": TOOLS}, {"kind": "rubric", "parts": parts}, attempt_verdicts.RUNNERS)
     monkey = CoreTask("t", "Meet Bako", {"tool": "calendar.create_event", "arguments": {}})
     env.solve = lambda *_: Message("assistant", "b")  # type: ignore[method-assign]
-    logged: dict[str, float] = {}
-
-    def read(_: CoreTask, ids: Sequence[int]) -> ChatResponse:
-        return ChatResponse(text="".join(map(chr, ids)))
-
-    functions, weights = reward_functions(Judge(env, 1), [monkey], read)
-    answers = [[ord(text)] for text in ("a", "b", "c")]
-    found = {f.__name__: f(completion_ids=answers, task=[0] * 3, log_metric=logged.__setitem__) for f in functions}
-    assert found["code"] == [0.25, 1.0, None]
-    assert found["short"] == [1.0, 1.0, None], "no part of an unscored attempt is a reward"
-    assert all(values[2] is None for values in found.values())
-    assert logged["unscored"] == pytest.approx(1 / 3)
-    total = sum(weight * (found[f.__name__][0] or 0) for f, weight in zip(functions, weights, strict=True))
-    assert total == pytest.approx((3 * 0.25 + 1) / 4)
+    judge = Judge(env)
+    worth = Rewards(judge, [monkey], 1)
+    found = judge.verdicts(
+        [Rollout(monkey, 0, 1, [Message("user", monkey.prompt), Message("assistant", text)]) for text in "abc"]
+    )
+    values = {part: [worth.value(verdict, part) for verdict in found] for part in worth.weights}
+    assert values["code"] == [0.25, 1.0, None]
+    assert values["short"] == [1.0, 1.0, None], "no part of an unscored attempt is a reward"
+    assert all(value[2] is None for value in values.values())
+    assert judge.unscored(found) == pytest.approx(1 / 3)
+    assert worth.total(found[0]) == pytest.approx((3 * 0.25 + 1) / 4)
 
 
 @pytest.mark.worker

@@ -24,7 +24,7 @@ from tests.workers.judge_server import JudgeServer, Mark, answer_of, credulous, 
 from workers.judging import attempt_verdicts
 from workers.judging import llm_judge as asking
 from workers.judging.llm_judge import Judge
-from workers.trainers.rewards import HeldOut
+from workers.trainers.attempts.rewards import HeldOut
 
 TASK = Task("t", "Who wrote Emma?", {"tool": "calendar.create_event", "arguments": {}, "answer": "Jane Austen"})
 PART = {"type": "judge", "name": "right", "criteria": "It names the author.", "endpoint": "upstream", "model": "m"}

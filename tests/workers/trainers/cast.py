@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from flywheel.core.traces.tooling import call_text
@@ -155,6 +156,16 @@ class Directory:
 
     def until(self, found: Callable[["Directory"], bool]) -> None:
         wait_for(lambda: found(self), "the run comes to it", self.errors)
+
+
+def owned(directory: Directory) -> Any:
+    """The run of a directory without its process, for a test that is the trainer; what it tells is in `events`."""
+    from workers.trainers import run_spec
+
+    events: list[dict[str, Any]] = []
+    told = {"event": lambda event, **fields: events.append({"event": event, **fields}), "events": events}
+    spec = run_spec.read(directory.path, directory.trainer)
+    return SimpleNamespace(path=directory.path, work=directory.path / "work", spec=spec, **told)
 
 
 class Trainer:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import copytree
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +11,14 @@ import torch
 from transformers import AutoTokenizer
 
 from flywheel.core.envs import Task, build
-from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Sampling
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Rollout, Sampling
 from flywheel.core.traces import Message, ToolCall
-from tests.workers.trainers.cast import NAMES, TOOLS, Directory, Start, pair_row, sft_row, task
+from tests.workers.trainers.cast import NAMES, TOOLS, Directory, Start, owned, pair_row, sft_row, task
 from workers.engines.tool_calls import answer_of, read_tool_calls
 from workers.engines.transformers_engine import TransformersEngine
 from workers.trainers import run_spec, trained_policy
-from workers.trainers.rewards import HeldOut, Judge, reward_functions
+from workers.trainers.attempts.live_engine import LiveEngine
+from workers.trainers.attempts.rewards import HeldOut, Judge, Rewards
 
 TEMPLATE = (
     "{%- if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}{% endfor %}<|end|>{% endif %}"
@@ -89,13 +89,6 @@ def live(qwen: Path, tmp_path: Path) -> trained_policy.Policy:
     return trained_policy.load(owned(Directory(tmp_path / "run", qwen, "sft")))
 
 
-def owned(directory: Directory) -> Any:
-    """The run of a directory without its process; what it tells is in `events`."""
-    events: list[dict[str, Any]] = []
-    told = {"event": lambda event, **fields: events.append({"event": event, **fields}), "events": events}
-    return SimpleNamespace(path=directory.path, spec=run_spec.read(directory.path, directory.trainer), **told)
-
-
 def conversation() -> tuple[Message, ...]:
     return (
         Message("user", "remind Ada"),
@@ -121,30 +114,24 @@ def test_the_live_policys_call_is_read_as_an_evals(
 ) -> None:
     said = torch.tensor([live.tokenizer.encode(CALL + "<|end|>")])
     monkeypatch.setattr(live.model, "generate", lambda input_ids, **_: torch.cat([input_ids, said], 1))
-    engine = trained_policy.LiveEngine(live.model, live.tokenizer, 4)
+    engine = LiveEngine(live.model, live.tokenizer, 4)
     (response,) = engine.chat([ChatRequest((Message("user", "remind Ada"),), Sampling(0.0, max_tokens=200), 1)])
     assert (response.text, response.tool_calls) == ("", (REMIND,))
 
 
 def test_a_written_call_is_worth_what_an_eval_says(live: trained_policy.Policy) -> None:
-    env = build("tool_call", {"tools": TOOLS}, {})
+    judge = Judge(build("tool_call", {"tools": TOOLS}, {}))
     pure = Task.from_json(task("Ada"))
+    worth = Rewards(judge, [pure], 1)
     tokenizer, ends = live.tokenizer, trained_policy.ends_of(live.model, live.tokenizer)
 
-    def read(_: Task, ids: Sequence[int]) -> ChatResponse:
-        return answer_of(tokenizer, [], ids, ends, 0.0, TOOLS)
-
-    functions, weights = reward_functions(Judge(env, 1), [pure], read)
-
-    def reward(text: str) -> float:
-        found = [
-            f(completion_ids=[tokenizer.encode(text)], task=[0], log_metric=lambda *_: None)[0] or 0.0
-            for f in functions
-        ]
-        return sum(weight * value for weight, value in zip(weights, found, strict=True))
+    def reward(text: str) -> float | None:
+        said = answer_of(tokenizer, [], tokenizer.encode(text), ends, 0.0, TOOLS)
+        messages = [Message("user", pure.prompt), Message("assistant", said.text, said.tool_calls)]
+        return worth.total(judge.verdicts([Rollout(pure, 0, 1, messages, [said])])[0])
 
     assert reward(CALL) == pytest.approx(1.0)
-    assert reward(CALL.replace("Ada", "Bo")) < 1
+    assert (reward(CALL.replace("Ada", "Bo")) or 0) < 1
     assert reward(CALL.replace("{", "[")) == 0
 
 

@@ -1,28 +1,26 @@
 """The environment's verifier in training: each part of a verdict as a reward, and the held-out evaluation.
 
 The rewards that TRL adds up always equal the verifier's own score, less what harm and an unreadable form cost: a
-verdict that overrules its parts (unsafe: 0) overrules the rewards too. A completion that was not scored has no reward
+verdict that overrules its parts (unsafe: 0) overrules the rewards too. An attempt that was not scored has no reward
 (None), never 0.
 """
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flywheel.core import digests
-from flywheel.core.envs import Environment, Task
-from flywheel.core.envs.policy_rollouts import ChatResponse, Engine, Rollout, Sampling, play
+from flywheel.core.envs import Environment, Task, episode
+from flywheel.core.envs.policy_rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.envs.worlds.stand_ins import asks_others
 from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.traces import Message
-from flywheel.core.verifiers import NOT_ANSWERED, Verdict, unscored
+from flywheel.core.verifiers import Verdict
 from workers.judging import attempt_verdicts
 from workers.trainers.run_directory import Run
 from workers.trainers.run_failures import TrainingError
-
-Reward = Callable[..., list[float | None]]
 
 FORMS = frozenset(("valid_json", "form"))
 """Parts that say whether an answer is in a form that is read."""
@@ -32,32 +30,26 @@ _REMEMBERED = 65_536
 
 
 class Judge:
-    """Verdicts over single answers, each given once however many reward functions ask. One without a score holds for
-    its step alone: what was too slow or crashed need not be so again."""
+    """Verdicts over attempts, each given once however often the policy makes it. One without a score holds for its step
+    alone: what was too slow or crashed need not be so again."""
 
-    def __init__(self, env: Environment, seed: int) -> None:
-        self.env, self.seed = env, seed
+    def __init__(self, env: Environment) -> None:
+        self.env = env
         self._verdicts: dict[tuple[str, str], Verdict] = {}
         self._dead_steps = 0
 
-    def verdict(self, task: Task, answer: Message) -> Verdict:
-        return self.verdicts([(task, answer)])[0]
-
-    def verdicts(self, answers: Sequence[tuple[Task, Message]], *, anew: bool = False) -> list[Verdict]:
-        """Return each answer's verdict, in order; new ones are judged together, and with `anew` those that could not
-        be scored before."""
-        keys = [(task.id, digests.canonical(answer.to_json()).decode()) for task, answer in answers]
-        if anew:
-            self._verdicts = {key: verdict for key, verdict in self._verdicts.items() if verdict.score is not None}
+    def verdicts(self, rollouts: Sequence[Rollout]) -> list[Verdict]:
+        """Return each attempt's verdict, in order; those that are new are judged together."""
+        keys = [_key(rollout) for rollout in rollouts]
         if len(self._verdicts) + len(keys) > _REMEMBERED:
             self._verdicts.clear()
-        new = {key: pair for key, pair in zip(keys, answers, strict=True) if key not in self._verdicts}
-        attempts = [(task, [*self.env.reset(task, self.seed), answer]) for task, answer in new.values()]
-        pairs = list(zip(new, attempts, strict=True))
-        for _, env, own in grouped(self.env, pairs, lambda pair: pair[1][0]):
-            judged = attempt_verdicts.verdicts(env, [attempt for _, attempt in own])
-            self._verdicts |= zip([key for key, _ in own], judged, strict=True)
-        return [self._verdicts[key] for key in keys]
+        new = {key: rollout for key, rollout in zip(keys, rollouts, strict=True) if key not in self._verdicts}
+        found = dict[tuple[str, str], Verdict]()
+        for _, env, own in grouped(self.env, list(new.items()), lambda item: item[1].task):
+            judged = attempt_verdicts.of_rollouts(env, [rollout for _, rollout in own])
+            found |= zip([key for key, _ in own], judged, strict=True)
+        self._verdicts |= {key: verdict for key, verdict in found.items() if verdict.score is not None}
+        return [found[key] if key in found else self._verdicts[key] for key in keys]
 
     def unscored(self, verdicts: Sequence[Verdict]) -> float:
         """The share of a step's verdicts without a score. Raises TrainingError when steps on end have only such."""
@@ -68,8 +60,10 @@ class Judge:
         return len(missing) / len(verdicts)
 
 
-Read = Callable[[Task, Sequence[int]], ChatResponse]
-"""Reads an answer to a task out of its tokens, as engines do."""
+def _key(rollout: Rollout) -> tuple[str, str]:
+    """Return what tells an attempt from another: two of one key are judged alike."""
+    said = [message.to_json() for message in rollout.messages]
+    return rollout.task.id, digests.canonical([said, rollout.error, rollout.ended]).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,94 +86,66 @@ INVALID = "invalid_form"
 """The reward of answers in a form that is not read: 1, and its weight is a penalty."""
 
 
-def reward_functions(
-    judge: Judge, tasks: Sequence[Task], read: Read, penalties: Penalties = NO_PENALTIES
-) -> tuple[list[Reward], list[float]]:
-    """Return one reward function for each part of the verdict, with its weight, and one for what is in no form.
+class Rewards:
+    """The worth of verdicts in training, part by part.
 
     Parts that do not count weigh 0, and what is penalised less: scores lie in [0, 1], rewards reach below it.
     """
-    weights: Mapping[str, float] = getattr(judge.env, "weights", {}) or {"score": 1.0}
-    total = sum(weights.values())
-    parts = {part: weight / total for part, weight in weights.items()}
-    parts |= {part: 0.0 for part in _parts(judge, tasks) if part not in parts}
-    shares = {part: weight for part, weight in parts.items() if weight}
-    if "unsafe" in parts:
-        parts["unsafe"] -= penalties.unsafe
-    if penalties.invalid and parts.keys() & FORMS:
-        parts[INVALID] = -penalties.invalid
-    judged = [(part, index == 0) for index, part in enumerate(parts)]
-    functions = [_reward(Reading(judge, tasks, read), part, shares, is_first=first) for part, first in judged]
-    return functions, list(parts.values())
+
+    def __init__(self, judge: Judge, tasks: Sequence[Task], seed: int, penalties: Penalties = NO_PENALTIES) -> None:
+        weights: Mapping[str, float] = getattr(judge.env, "weights", {}) or {"score": 1.0}
+        total = sum(weights.values())
+        parts = {part: weight / total for part, weight in weights.items()}
+        parts |= {part: 0.0 for part in _parts(judge, tasks, seed) if part not in parts}
+        self._shares = {part: weight for part, weight in parts.items() if weight}
+        if "unsafe" in parts:
+            parts["unsafe"] -= penalties.unsafe
+        if penalties.invalid and parts.keys() & FORMS:
+            parts[INVALID] = -penalties.invalid
+        self.weights = parts
+        """By part. Their weighted sum is the score, less penalties."""
+
+    def total(self, verdict: Verdict) -> float | None:
+        """The reward in all; None of what was not scored."""
+        values = {part: self.value(verdict, part) for part in self.weights}
+        return None if verdict.score is None else sum(self.weights[part] * (values[part] or 0.0) for part in values)
+
+    def value(self, verdict: Verdict, part: str) -> float | None:
+        """The value of a part; None where it has none. Raises TrainingError for a score that its parts cannot make."""
+        if verdict.score is None:
+            return None
+        if part == INVALID:
+            # What did harm was read: its other parts are overruled.
+            return float(not verdict.parts.get("unsafe") and any(verdict.parts.get(form) == 0 for form in FORMS))
+        if part not in self._shares:
+            return verdict.parts.get(part)
+        if "score" in self._shares:
+            return verdict.score
+        total = sum(share * (verdict.parts.get(name) or 0.0) for name, share in self._shares.items())
+        if abs(total - verdict.score) < 1e-6:
+            return verdict.parts.get(part) or 0.0
+        if not total:
+            raise TrainingError("verifier", f"the score is {verdict.score} though every weighted part is 0")
+        return (verdict.parts.get(part) or 0.0) * verdict.score / total
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Judges answers as TRL hands them out, in tokens."""
-
-    judge: Judge
-    tasks: Sequence[Task]
-    read: Read
-
-    def verdicts(self, task: Sequence[int], completion_ids: Sequence[Sequence[int]], *, anew: bool) -> list[Verdict]:
-        """Return each answer's verdict, in order; unscored where it cannot be read."""
-        asked = [self.tasks[index] for index in task]
-        answers = [self.read(one, ids) for one, ids in zip(asked, completion_ids, strict=True)]
-        readable = [
-            (one, Message("assistant", each.text, each.tool_calls))
-            for one, each in zip(asked, answers, strict=True)
-            if not each.error
-        ]
-        judged = iter(self.judge.verdicts(readable, anew=anew))
-        return [unscored(each.error, NOT_ANSWERED) if each.error else next(judged) for each in answers]
-
-
-def _reward(reading: Reading, part: str, shares: Mapping[str, float], *, is_first: bool) -> Reward:
-    """Make a part's reward. TRL asks for all parts of a step's completions in turn, `is_first` before the others."""
-
-    def reward(
-        completion_ids: Sequence[Sequence[int]], task: Sequence[int], log_metric: Callable[[str, float], None], **_: Any
-    ) -> list[float | None]:
-        verdicts = reading.verdicts(task, completion_ids, anew=is_first)
-        if is_first:
-            log_metric("unscored", reading.judge.unscored(verdicts))
-        return [_value(verdict, part, shares) for verdict in verdicts]
-
-    reward.__name__ = part
-    return reward
-
-
-def _value(verdict: Verdict, part: str, shares: Mapping[str, float]) -> float | None:
-    if verdict.score is None:
-        return None
-    if part == INVALID:
-        # What did harm was read: its other parts are overruled.
-        return float(not verdict.parts.get("unsafe") and any(verdict.parts.get(form) == 0 for form in FORMS))
-    if part not in shares:
-        return verdict.parts.get(part)
-    if "score" in shares:
-        return verdict.score
-    total = sum(share * (verdict.parts.get(name) or 0.0) for name, share in shares.items())
-    if abs(total - verdict.score) < 1e-6:
-        return verdict.parts.get(part) or 0.0
-    if not total:
-        raise TrainingError("verifier", f"the score is {verdict.score} though every weighted part is 0")
-    return (verdict.parts.get(part) or 0.0) * verdict.score / total
-
-
-def _parts(judge: Judge, tasks: Sequence[Task]) -> Sequence[str]:
-    """The parts that verdicts have, learnt from a right answer. Raises TrainingError when not one can be scored."""
+def _parts(judge: Judge, tasks: Sequence[Task], seed: int) -> Sequence[str]:
+    """The parts that verdicts have, learnt from a right attempt. Raises TrainingError when not one can be scored."""
     reason = "there are no tasks"
     for task in tasks:
         try:
-            verdict = judge.verdict(task, judge.env.solve(task, []))
+            (verdict,) = judge.verdicts([_right(judge.env, task, seed)])
         except Exception as error:
-            reason = f"task {task.id}: its right answer cannot be made: {type(error).__name__}: {error}"
+            reason = f"task {task.id}: its right attempt cannot be made: {type(error).__name__}: {error}"
             continue
         if verdict.score is not None:
             return list(verdict.parts)
         reason = f"task {task.id}: {verdict.reason}"
-    raise TrainingError("verifier", f"not even the right answers can be scored: {reason}")
+    raise TrainingError("verifier", f"not even right attempts can be scored: {reason}")
+
+
+def _right(env: Environment, task: Task, seed: int) -> Rollout:
+    return Rollout(task, 0, seed, episode(env, task, lambda messages: env.solve(task, messages), seed))
 
 
 class HeldOut:

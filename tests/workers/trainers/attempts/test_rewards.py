@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from flywheel.core.envs import Say, Table, Task, build
-from flywheel.core.envs.policy_rollouts import ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, guarded
 from tests.workers.trainers.cast import TOOLS, task
-from workers.trainers.rewards import DEAD_STEPS, NO_PENALTIES, Judge, Penalties, reward_functions
+from workers.trainers.attempts.rewards import DEAD_STEPS, NO_PENALTIES, Judge, Penalties, Rewards
 from workers.trainers.run_failures import TrainingError
 
 COMPLETIONS = {
@@ -25,30 +25,29 @@ COMPLETIONS = {
 TASKS = [Task.from_json(task("Ada"))]
 
 
-def as_said(task: Task, ids: Any) -> ChatResponse:
-    """Read answers that are their own tokens: a text, or calls."""
-    return ids if isinstance(ids, ChatResponse) else ChatResponse(text=ids)
+def attempt(answer: str | ToolCall, error: str = "") -> Rollout:
+    """An attempt at the task: a text, a native call, or nothing with the reason why."""
+    said = Message("assistant", "", (answer,)) if isinstance(answer, ToolCall) else Message("assistant", answer)
+    asked = [Message("user", TASKS[0].prompt)]
+    response = ChatResponse(text=said.content, tool_calls=said.tool_calls, error=error)
+    return Rollout(TASKS[0], 0, 1, asked if error else [*asked, said], [response])
 
 
-class Logged(dict[str, float]):
-    def __call__(self, name: str, value: float) -> None:
-        self[name] = value
-
-
-def rewards(env: Any, text: str, tasks: list[Task] | None = None) -> tuple[dict[str, float | None], dict[str, float]]:
-    functions, weights = reward_functions(Judge(env, 1), tasks or TASKS, as_said)
-    values = {f.__name__: f(completion_ids=[text], task=[0], log_metric=Logged())[0] for f in functions}
-    return values, dict(zip(values, weights, strict=True))
+def rewards(env: Any, text: str) -> tuple[dict[str, float | None], dict[str, float]]:
+    judge = Judge(env)
+    worth = Rewards(judge, TASKS, 1)
+    (verdict,) = judge.verdicts([attempt(text)])
+    return {part: worth.value(verdict, part) for part in worth.weights}, dict(worth.weights)
 
 
 @pytest.mark.parametrize("verifier", [{}, {"weights": {"exact": 3, "valid_json": 1}}])
 @pytest.mark.parametrize("name", COMPLETIONS)
 def test_the_sum_is_the_score(name: str, verifier: dict[str, Any]) -> None:
-    env = build("tool_call", {"tools": TOOLS}, verifier)
-    values, weights = rewards(env, COMPLETIONS[name])
-    verdict = Judge(env, 1).verdict(TASKS[0], Message("assistant", COMPLETIONS[name]))
-    assert sum(weights[part] * (value or 0.0) for part, value in values.items()) == pytest.approx(verdict.score)
-    assert sum(weights.values()) == pytest.approx(1)
+    judge = Judge(build("tool_call", {"tools": TOOLS}, verifier))
+    worth = Rewards(judge, TASKS, 1)
+    (verdict,) = judge.verdicts([attempt(COMPLETIONS[name])])
+    assert worth.total(verdict) == pytest.approx(verdict.score)
+    assert sum(worth.weights.values()) == pytest.approx(1)
 
 
 def test_unsafe_is_worth_nothing_and_is_seen() -> None:
@@ -59,13 +58,11 @@ def test_unsafe_is_worth_nothing_and_is_seen() -> None:
 
 @pytest.mark.parametrize("name", COMPLETIONS)
 def test_harm_and_no_form_cost_more_than_being_wrong(name: str) -> None:
-    env = build("tool_call", {"tools": TOOLS}, {})
-    functions, weights = reward_functions(Judge(env, 1), TASKS, as_said, Penalties(unsafe=1.0, invalid=0.5))
-    values = [f(completion_ids=[COMPLETIONS[name]], task=[0], log_metric=Logged())[0] for f in functions]
-    reward = sum(weight * (value or 0.0) for weight, value in zip(weights, values, strict=True))
-    score = Judge(env, 1).verdict(TASKS[0], Message("assistant", COMPLETIONS[name])).score
+    judge = Judge(build("tool_call", {"tools": TOOLS}, {}))
+    worth = Rewards(judge, TASKS, 1, Penalties(unsafe=1.0, invalid=0.5))
+    (verdict,) = judge.verdicts([attempt(COMPLETIONS[name])])
     lower = {"unsafe": -1.0, "broken": -0.5, "empty": -0.5}
-    assert reward == pytest.approx(lower.get(name, score))
+    assert worth.total(verdict) == pytest.approx(lower.get(name, verdict.score))
 
 
 def test_a_run_from_before_there_were_penalties_has_none() -> None:
@@ -74,20 +71,17 @@ def test_a_run_from_before_there_were_penalties_has_none() -> None:
 
 
 def test_the_call_may_be_native() -> None:
-    env = build("tool_call", {"tools": TOOLS}, {})
-    functions, _ = reward_functions(Judge(env, 1), TASKS, as_said)
-    answer = ChatResponse(tool_calls=(ToolCall("1", "remind", {"who": "Ada"}),))
-    assert {f(completion_ids=[answer], task=[0], log_metric=Logged())[0] for f in functions[:-2]} == {1.0}
+    judge = Judge(build("tool_call", {"tools": TOOLS}, {}))
+    (verdict,) = judge.verdicts([attempt(ToolCall("1", "remind", {"who": "Ada"}))])
+    assert Rewards(judge, TASKS, 1).total(verdict) == 1.0
 
 
 def test_an_answer_that_nobody_can_read_has_no_reward() -> None:
-    env = build("tool_call", {"tools": TOOLS}, {})
-    functions, _ = reward_functions(Judge(env, 1), TASKS, as_said)
-    answers = [ChatResponse(text="<call>", error="a tool call cannot be read"), COMPLETIONS["right"]]
-    logged = Logged()
-    found = [f(completion_ids=answers, task=[0, 0], log_metric=logged) for f in functions[:-2]]
-    assert found == [[None, 1.0]] * len(found)
-    assert logged == {"unscored": 0.5}
+    judge = Judge(build("tool_call", {"tools": TOOLS}, {}))
+    worth = Rewards(judge, TASKS, 1)
+    found = judge.verdicts([attempt("", error="a tool call cannot be read"), attempt(COMPLETIONS["right"])])
+    assert [worth.total(verdict) for verdict in found] == [None, 1.0]
+    assert judge.unscored(found) == 0.5
 
 
 class Odd:
@@ -147,37 +141,32 @@ def test_a_score_that_its_parts_do_not_explain() -> None:
         rewards(env, "x")
 
 
-def test_every_completion_is_judged_once() -> None:
+def test_every_attempt_is_judged_once() -> None:
     env = Odd({"gold": GOLD, "x": GOLD}, {"style": 1.0, "tone": 1.0})
-    rewards(env, "x")
-    assert env.asked == 2  # the right answer, to learn the parts, and the completion
+    judge = Judge(env)
+    for _ in range(2):
+        judge.verdicts([attempt("x"), attempt("gold"), attempt("x")])
+    assert env.asked == 2
 
 
 def test_what_could_not_be_scored_is_judged_again_in_the_next_step() -> None:
-    env = Odd({"gold": GOLD, "x": RuntimeError("too slow")}, {"style": 1.0, "tone": 1.0})
-    functions, _ = reward_functions(Judge(env, 1), TASKS, as_said)
-
-    def step() -> list[list[float | None]]:
-        return [f(completion_ids=["x"], task=[0], log_metric=Logged()) for f in functions]
-
-    assert step() == [[None], [None]]
-    assert env.asked == 2, "and in one step all parts are of one verdict"
-    env.verdicts["x"] = Verdict(1.0, "", {"style": 1.0, "tone": 1.0})
-    assert step() == step() == [[1.0], [1.0]]
-    assert env.asked == 3
+    env = Odd({"gold": GOLD, "x": RuntimeError("too slow")})
+    judge = Judge(env)
+    assert [verdict.score for verdict in judge.verdicts([attempt("x"), attempt("x")])] == [None, None]
+    assert env.asked == 1, "and in one step all are of one verdict"
+    env.verdicts["x"] = GOLD
+    assert [judge.verdicts([attempt("x")])[0].score for _ in range(2)] == [1.0, 1.0]
+    assert env.asked == 2
 
 
 def test_nothing_scored_step_after_step() -> None:
-    judge = Judge(Odd({"gold": GOLD, "x": RuntimeError("no")}), 1)
-    functions, _ = reward_functions(judge, TASKS, as_said)
-    logged = Logged()
+    judge = Judge(Odd({"gold": GOLD, "x": RuntimeError("no")}))
     for _ in range(DEAD_STEPS - 1):
-        functions[0](completion_ids=["x"], task=[0], log_metric=logged)
-    assert logged == {"unscored": 1.0}
+        assert judge.unscored(judge.verdicts([attempt("x")])) == 1.0
     with pytest.raises(TrainingError, match="the verifier raised RuntimeError: no"):
-        functions[0](completion_ids=["x"], task=[0], log_metric=logged)
+        judge.unscored(judge.verdicts([attempt("x")]))
 
 
-def test_a_verifier_that_cannot_score_the_right_answer() -> None:
-    with pytest.raises(TrainingError, match="not even the right answers"):
-        reward_functions(Judge(Odd({"gold": RuntimeError("no")}), 1), TASKS, as_said)
+def test_a_verifier_that_cannot_score_the_right_attempt() -> None:
+    with pytest.raises(TrainingError, match="not even right attempts"):
+        Rewards(Judge(Odd({"gold": RuntimeError("no")})), TASKS, 1)

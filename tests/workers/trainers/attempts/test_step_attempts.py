@@ -1,0 +1,260 @@
+"""Whole episodes in training: judged as one, masked, replaced where they teach nothing, the same after a stop."""
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import TrainerCallback
+
+from flywheel.core import recipes
+from flywheel.core.envs import Environment, Task, build
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Rollout
+from flywheel.core.envs.tictactoe import generate
+from flywheel.core.traces import Message
+from flywheel.core.verifiers import Verdict
+from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, owned, slow, task
+from workers.trainers import run_spec
+from workers.trainers.attempts.live_engine import TURN_BITS, Episode
+from workers.trainers.attempts.rewards import Judge, Rewards
+from workers.trainers.attempts.step_attempts import ALIKE, Attempts, Group, is_out_of_turns
+
+CONFIG = {"tools": TOOLS, "judged": "end", "max_turns": 3, "unknown": "stub"}
+EPISODES = {"kind": "episode", "config": CONFIG, "verifier": {"kind": "episode"}}
+GAMES = {"kind": "tictactoe", "config": {"system_prompt": "Play.", "max_turns": 5}, "verifier": {"kind": "tictactoe"}}
+
+
+def played(name: str) -> dict[str, Any]:
+    """A reminder to be given once, and then no more: whoever calls again is worth a half or a third."""
+    call = {"tool": "remind", "arguments": {"who": name}}
+    begun = [Message("user", f"remind {name}").to_json()]
+    return task(
+        name,
+        target={"wanted": [{"type": "calls", "calls": [call]}]},
+        state={"messages": begun, "replies": [{**call, "result": "ok"}]},
+    )
+
+
+class Scripted:
+    """An engine of episodes whose policy answers by a function of the task's prompt and the attempt's seed."""
+
+    def __init__(self, say: Callable[[ChatRequest], str]) -> None:
+        self.say, self.begun = say, 0
+        self.seeds: list[int] = []
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        self.seeds += [request.seed for request in requests]
+        return [ChatResponse(self.say(request), tokens_out=1) for request in requests]
+
+    def close(self) -> None: ...
+
+    def episode(self, seed: int) -> Episode:
+        return Episode([1], [2], [1])
+
+
+def attempts(
+    env: Environment, tasks: Sequence[Task], say: Callable[[ChatRequest], str], engine: Any = None, **settings: Any
+) -> Attempts:
+    asked: Any = engine or Scripted(say)
+    chosen = recipes.validate("grpo", {"num_generations": 4, "batch_size": 8, **settings})
+    judge = Judge(env)
+    spec: Any = SimpleNamespace(settings=chosen, seed=1)
+    return Attempts(spec, tasks, asked, judge, Rewards(judge, tasks, 1))
+
+
+def step(of: Attempts, *places: int, at: int = 0) -> dict[str, Any]:
+    prompts = [str(place) for place in places for _ in range(4)]
+    return of(prompts, SimpleNamespace(state=SimpleNamespace(global_step=at)))
+
+
+def rewarded(of: Attempts) -> dict[str, list[float | None]]:
+    return {reward.__name__: reward(log_metric=lambda *_: None) for reward in of.functions()}
+
+
+TASKS = [Task.from_json(task(name)) for name in NAMES]
+ENV = build("tool_call", {"tools": TOOLS}, {})
+
+
+def right_for(*names: str) -> Callable[[ChatRequest], str]:
+    """Right in half of the attempts at these tasks, and never at others."""
+
+    def say(request: ChatRequest) -> str:
+        name = request.messages[-1].content.removeprefix("remind ")
+        is_right = name in names and request.seed >> TURN_BITS & 1
+        return f'{{"tool": "remind", "arguments": {{"who": "{name}"}}}}' if is_right else "no"
+
+    return say
+
+
+def test_rewards_are_those_of_the_attempts_that_trl_was_given() -> None:
+    of = attempts(ENV, TASKS, right_for("Ada"))
+    found = step(of, 0, 1)
+    assert [len(found[name]) for name in ("prompt_ids", "completion_ids", "env_mask")] == [8, 8, 8]
+    values = rewarded(of)
+    assert set(values["exact"][:4]) == {0.0, 1.0}
+    assert values["exact"][4:] == [0.0] * 4
+
+
+def test_each_attempt_has_a_seed_of_its_own_and_the_same_one_after_a_resume() -> None:
+    first, again = Scripted(right_for()), Scripted(right_for())
+    for engine in (first, again):
+        of = attempts(ENV, TASKS, right_for(), engine)
+        step(of, 0, 0, at=3)
+    assert first.seeds == again.seeds
+    assert len(set(first.seeds)) == 8
+    step(of, 0, 0, at=4)
+    assert len(set(again.seeds)) == 16
+    assert not any(seed & (1 << TURN_BITS) - 1 for seed in again.seeds)
+
+
+def test_a_group_that_teaches_nothing_makes_room_for_another_task() -> None:
+    of = attempts(ENV, TASKS, right_for("Ada", "Bo", "Cy", "Di", "Ed", "Flo"), dynamic_sampling=True, max_resamples=9)
+    step(of, 8, 0)
+    assert of.groups[0].rollouts[0].task != TASKS[8]
+    assert not any(of.is_dull(group) for group in of.groups)
+    assert of.figures["resampled"] >= 1
+
+
+def test_what_teaches_nothing_stays_where_nothing_else_is_found() -> None:
+    of = attempts(ENV, TASKS, right_for(), dynamic_sampling=True, max_resamples=2)
+    step(of, 0, 1)
+    assert of.figures["resampled"] == 4
+    assert all(of.is_dull(group) for group in of.groups)
+
+
+def test_without_dynamic_sampling_nothing_is_replaced_or_counted() -> None:
+    of = attempts(ENV, TASKS, right_for())
+    step(of, 0, 1)
+    assert [group.rollouts[0].task for group in of.groups] == TASKS[:2]
+    assert "resampled" not in of.figures
+
+
+@given(st.lists(st.none() | st.floats(0, 1), min_size=2, max_size=8))
+def test_a_group_is_dull_where_no_advantage_is_left(scores: list[float | None]) -> None:
+    """By its whole range, which also holds for continuous rewards and for a baseline that leaves one out."""
+    of = attempts(ENV, TASKS, right_for())
+    parts = {"exact": 0.0}
+    of.rewards.total = lambda verdict: verdict.score  # type: ignore[method-assign]
+    group = Group([], [Verdict(score, "", parts) for score in scores])
+    scored = [score for score in scores if score is not None]
+    rest = [[*scored[:place], *scored[place + 1 :]] for place in range(len(scored))]
+    gaps = [abs(score - sum(others) / len(others)) for score, others in zip(scored, rest, strict=True) if others]
+    assert of.is_dull(group) == (not gaps or max(scored) - min(scored) <= ALIKE)
+    if of.is_dull(group):
+        assert max(gaps, default=0.0) <= ALIKE
+
+
+def test_the_end_of_an_episode_is_told() -> None:
+    game = next(iter(generate(1, seed=1)))
+    talks = Rollout(game, 0, 1, [Message("user", "board"), Message("assistant", "hm"), Message("user", "board")])
+    assert is_out_of_turns(talks)
+    assert not is_out_of_turns(Rollout(game, 0, 1, talks.messages, ended="broken off: too long"))
+    assert not is_out_of_turns(Rollout(game, 0, 1, talks.messages[:2]))
+    of = attempts(build("tictactoe", {}, {"kind": "tictactoe"}), list(generate(4, seed=1)), lambda _: "hm")
+    step(of, 0, 1)
+    assert of.figures == {"unscored": 0.0, "turns": 8.0, "broken_off": 0.0, "out_of_turns": 1.0}
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
+def test_the_gradient_is_that_of_the_policys_own_words_alone(make: Make, trained: Path) -> None:
+    """Beside a slow reference: the mean over attempts of advantage times the mean log-probability of what it wrote."""
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from workers.trainers import online_tasks, trained_policy
+
+    settings = {
+        "batch_size": 16,
+        "num_generations": 8,
+        "temperature": 0.7,
+        "scale_rewards": "none",
+        "max_grad_norm": 99,
+    }
+    made = make(
+        "grpo", on=trained, environment=EPISODES, train=[played(name) for name in NAMES[:4]], held_out=False, steps=1,
+        settings={**settings, "max_completion_length": 24},
+    )  # fmt: skip
+    run = owned(made)
+    env, data = run_spec.opened(run.spec)
+    loaded = trained_policy.load(run)
+    before = copy.deepcopy(loaded.model)
+    trainer, of = online_tasks.build(run, loaded, GRPOTrainer, GRPOConfig, env, data, scale_rewards="none")
+    caught = Gradients()
+    trainer.add_callback(caught)
+    trainer.train()
+
+    loss = torch.zeros(())
+    others = 0
+    for group in of.groups:
+        totals = [of.rewards.total(verdict) or 0.0 for verdict in group.verdicts]
+        assert len(set(totals)) > 1, "there is something to learn"
+        for rollout, total in zip(group.rollouts, totals, strict=True):
+            episode = of.engine.episode(rollout.seed)
+            ids = torch.tensor([[*episode.prompt, *episode.completion]])
+            at = len(episode.prompt)
+            logps = torch.log_softmax(before(ids).logits[0, at - 1 : -1] / 0.7, -1)
+            said = logps.gather(1, ids[0, at:, None])[:, 0][torch.tensor(episode.mask, dtype=torch.bool)]
+            loss = loss - (total - sum(totals) / len(totals)) * said.mean() / 16
+            others += episode.mask.count(0)
+    assert others > 0, "tools have spoken in between"
+    loss.backward()  # type: ignore[no-untyped-call]
+    wanted = {name: weight.grad for name, weight in before.named_parameters() if weight.grad is not None}
+    assert wanted.keys() == caught.found.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(caught.found[name], gradient, rtol=1e-3, atol=1e-5)
+
+
+class Gradients(TrainerCallback):
+    def __init__(self) -> None:
+        self.found: dict[str, torch.Tensor] = {}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        weights = kwargs["model"].named_parameters()
+        self.found = {name: weight.grad.clone() for name, weight in weights if weight.grad is not None}
+
+
+@pytest.mark.parametrize("mode", ["full", "lora"])
+def test_episodes_go_on_after_a_stop_as_if_there_had_been_none(
+    mode: str, make: Make, start: Start, trained: Path
+) -> None:
+    tuning = {"mode": "full"} if mode == "full" else {"mode": "lora", "rank": 4, "alpha": 8}
+    fields: dict[str, Any] = {
+        "on": trained, "environment": EPISODES, "train": [played(name) for name in NAMES[:3]], "held_out": False,
+        "steps": 5, "checkpoint_every": 2, "tuning": tuning, "settings": {"learning_rate": 3e-3},
+    }  # fmt: skip
+    whole, broken = make("dapo", name="whole", **fields), make("dapo", name="broken", **fields)
+    other = start(whole)
+    trainer = start(broken, hook=slow, given=0.3)
+    broken.until(lambda run: len(run.events("step")) >= 2)
+    (broken.path / "CANCEL").touch()
+    assert trainer.wait() == 0, broken.errors()
+    (broken.path / "CANCEL").unlink()
+    assert start(broken).wait() == 0, broken.errors()
+    assert other.wait() == 0, whole.errors()
+    rewards = [{at: each["reward_mean"] for at, each in run.metrics().items()} for run in (whole, broken)]
+    assert rewards[0] == rewards[1]
+    assert broken.result["digest"] == whole.result["digest"]
+
+
+def test_games_against_an_opponent_are_played_to_their_end(make: Make, start: Start, trained: Path) -> None:
+    games = [game.to_json() for game in generate(12, seed=3)]
+    run = make("dapo", on=trained, environment=GAMES, train=games[:8], held_out=games[8:], steps=1)
+    assert start(run).wait() == 0, run.errors()
+    metrics = run.metrics()[1]
+    assert metrics["turns_mean"] > 3
+    assert metrics["out_of_turns_fraction"] + metrics["broken_off_fraction"] == 1
+    assert metrics["resampled_groups"] == 6, "a policy that cannot play loses every game alike"
+
+
+def test_an_algorithm_without_a_mask_refuses_episodes(make: Make, start: Start) -> None:
+    run = make("rloo", environment=EPISODES, train=[played(name) for name in NAMES[:4]], held_out=False)
+    assert start(run).wait() == 1
+    assert "this trainer plays tasks of one turn" in run.result["message"]

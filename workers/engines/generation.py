@@ -1,0 +1,129 @@
+"""Tokens drawn from a model of transformers: one way for evals, held-out evaluations and training's own attempts.
+
+Each request draws from its own random numbers, seeded by the request, so that the same request with the same seed gets
+the same tokens whatever else is in the batch.
+"""
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from transformers.generation.logits_process import LogitsProcessor
+from transformers.generation.stopping_criteria import StoppingCriteria
+
+from flywheel.core.envs.policy_rollouts import ChatRequest
+
+
+def draw(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    requests: Sequence[ChatRequest],
+    *,
+    ends: Collection[int],
+    pad: int,
+    top_k: int = 0,
+    until: Sequence[StoppingCriteria] = (),
+) -> list[list[int]]:
+    """Return the tokens of each answer, at most as many as its request wants; what comes after one of `ends` is
+    padding. `top_k` draws from so many tokens alone, and from all when it is 0."""
+    width = max(map(len, prompts))
+    ids = torch.full((len(prompts), width), pad, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        mask[row, width - len(prompt) :] = 1
+    limits = [request.sampling.max_tokens for request in requests]
+    config = GenerationConfig(  # type: ignore[no-untyped-call]
+        max_new_tokens=max(limits),
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        use_cache=True,
+        pad_token_id=pad,
+        eos_token_id=sorted(ends),
+        disable_compile=True,
+    )
+    device = model.device
+    with _generation_config(model, config):
+        output = model.generate(
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
+            generation_config=config,
+            logits_processor=[_Draw(requests, width, device, top_k)],
+            stopping_criteria=[_Limits(limits, width, device), *until],
+        )
+    return [tokens[:limit] for tokens, limit in zip(output[:, width:].tolist(), limits, strict=True)]
+
+
+class _Draw(LogitsProcessor):
+    """Chooses each row's next token by the row's own sampling settings and random numbers; the rest becomes -inf.
+
+    One uniform number a token, looked up in the cumulated probabilities in the order of the vocabulary, so that a
+    rounding difference changes the choice only when the number falls right onto a border.
+    """
+
+    def __init__(self, requests: Sequence[ChatRequest], width: int, device: torch.device, top_k: int) -> None:
+        samplings = [request.sampling for request in requests]
+        self._width, self._top_k = width, top_k
+        self._greedy = torch.tensor([sampling.temperature <= 0 for sampling in samplings], device=device)
+        self._is_greedy = all(sampling.temperature <= 0 for sampling in samplings)
+        self._temperature = torch.tensor([[sampling.temperature or 1.0] for sampling in samplings], device=device)
+        self._top_p = torch.tensor([[sampling.top_p] for sampling in samplings], device=device)
+        longest = max(sampling.max_tokens for sampling in samplings)
+        # Drawn on the CPU, so that a seed means the same numbers on every device.
+        self._uniform = torch.stack([_uniform(request.seed, longest) for request in requests]).to(device)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        best = scores.argmax(-1)
+        chosen = best if self._is_greedy else torch.where(self._greedy, best, self._drawn(input_ids, scores))
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
+
+    def _drawn(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        step = input_ids.shape[1] - self._width
+        scores = scores.float()
+        if 0 < self._top_k < scores.shape[-1]:
+            scores = scores.masked_fill(scores < scores.topk(self._top_k).values[:, -1:], -torch.inf)
+        probabilities = _nucleus(torch.softmax(scores / self._temperature, dim=-1), self._top_p)
+        cumulated = probabilities.cumsum(-1)
+        point = self._uniform[:, step : step + 1] * cumulated[:, -1:]
+        return torch.searchsorted(cumulated, point, right=True).clamp_(max=scores.shape[-1] - 1).squeeze(-1)
+
+
+def _uniform(seed: int, count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    return torch.rand(count, generator=generator)
+
+
+def _nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Probabilities with everything outside the smallest set that reaches `top_p` set to 0."""
+    if bool((top_p >= 1).all()):
+        return probabilities
+    ranked, order = probabilities.sort(-1, descending=True)
+    before = ranked.cumsum(-1) - ranked
+    keep = torch.zeros_like(probabilities, dtype=torch.bool).scatter_(1, order, (before < top_p) | (top_p >= 1))
+    return probabilities * keep
+
+
+class _Limits(StoppingCriteria):
+    """Ends each row at its own `max_tokens`."""
+
+    def __init__(self, limits: Sequence[int], width: int, device: torch.device) -> None:
+        self._limits = torch.tensor(limits, device=device) + width
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return self._limits <= input_ids.shape[1]
+
+
+@contextlib.contextmanager
+def _generation_config(model: Any, config: GenerationConfig) -> Iterator[None]:
+    """`generate` fills what looks like a default from the model's own configuration: its penalties must not mix into
+    what is asked for."""
+    owner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own = owner.generation_config
+    owner.generation_config = config
+    try:
+        yield
+    finally:
+        owner.generation_config = own

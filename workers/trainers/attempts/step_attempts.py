@@ -1,0 +1,143 @@
+"""The attempts that GRPO and its kin learn from: whole episodes, played as evals play them, as TRL takes them.
+
+TRL asks for the attempts of a step, each task as often as a group has members, and gets tokens; then it asks for their
+rewards, which are worked out by then. With dynamic sampling (DAPO, https://arxiv.org/abs/2503.14476) a group whose
+rewards are all alike, which teaches nothing, makes room for one of another task.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flywheel.core.envs import Task
+from flywheel.core.envs.policy_rollouts import Rollout, Sampling, play
+from flywheel.core.envs.wrappers.mixed_environment import grouped
+from flywheel.core.verifiers import Verdict
+from workers.trainers.attempts.live_engine import TURN_BITS, EpisodeEngine
+from workers.trainers.attempts.rewards import Judge, Rewards
+from workers.trainers.run_spec import Spec
+
+ALIKE = 1e-6
+"""A group whose rewards lie no further apart teaches nothing."""
+
+Reward = Callable[..., list[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All attempts of a step at one task, with their verdicts."""
+
+    rollouts: Sequence[Rollout]
+    verdicts: Sequence[Verdict]
+    """Of the attempts, in their order."""
+
+
+class Attempts:
+    """Plays, judges and counts a step's attempts, when TRL calls it, and has them for its reward functions then."""
+
+    def __init__(
+        self, spec: Spec, tasks: Sequence[Task], engine: EpisodeEngine, judge: Judge, rewards: Rewards
+    ) -> None:
+        self.spec, self.tasks, self.engine, self.judge, self.rewards = spec, tasks, engine, judge, rewards
+        self.groups: list[Group] = []
+        """Of the newest step."""
+        self.figures: dict[str, float] = {}
+        """Of the newest step, in the names that its events have."""
+        settings = spec.settings
+        self._size: int = settings["num_generations"]
+        self._rounds: int = settings.get("max_resamples", 0) if settings.get("dynamic_sampling") else 0
+        self._sampling = Sampling(settings["temperature"], settings["top_p"], settings["max_completion_length"])
+
+    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
+        """TRL's `rollout_func`. A prompt is the place of a task among the run's, and comes once for each attempt."""
+        step: int = trainer.state.global_step
+        tasks = [self.tasks[int(prompt)] for prompt in prompts[:: self._size]]
+        self.engine.begin()
+        self.groups, resampled = self._play(tasks, f"{step}"), 0
+        reserve = self._reserve(step)
+        for number in range(self._rounds):
+            dull = [place for place, group in enumerate(self.groups) if self.is_dull(group)]
+            if not dull:
+                break
+            resampled += len(dull)
+            others = self._play([next(reserve) for _ in dull], f"{step} again {number}")
+            for place, group in zip(dull, others, strict=True):
+                self.groups[place] = group
+        self._count(resampled)
+        episodes = [self.engine.episode(rollout.seed) for group in self.groups for rollout in group.rollouts]
+        return {
+            "prompt_ids": [episode.prompt for episode in episodes],
+            "completion_ids": [episode.completion for episode in episodes],
+            "env_mask": [episode.mask for episode in episodes],
+            "logprobs": None,
+        }
+
+    def functions(self) -> list[Reward]:
+        """One for each part of a verdict, in the order of the rewards' weights."""
+        return [self._function(part, is_first=index == 0) for index, part in enumerate(self.rewards.weights)]
+
+    def is_dull(self, group: Group) -> bool:
+        """Whether its rewards are all alike, or of fewer than two attempts."""
+        totals = [total for verdict in group.verdicts if (total := self.rewards.total(verdict)) is not None]
+        return len(totals) < 2 or max(totals) - min(totals) <= ALIKE
+
+    def _function(self, part: str, *, is_first: bool) -> Reward:
+        def reward(log_metric: Callable[[str, float], None], **_: Any) -> list[float | None]:
+            for name, value in self.figures.items() if is_first else ():
+                log_metric(name, value)
+            return [self.rewards.value(verdict, part) for group in self.groups for verdict in group.verdicts]
+
+        reward.__name__ = part
+        return reward
+
+    def _play(self, tasks: Sequence[Task], salt: str) -> list[Group]:
+        asked = [
+            (task, number, self._seed(f"{salt} {place} {number}"))
+            for place, task in enumerate(tasks)
+            for number in range(self._size)
+        ]
+        played: dict[int, Rollout] = {}
+        for _, env, own in grouped(self.judge.env, asked, lambda attempt: attempt[0]):
+            played |= {rollout.seed: rollout for rollout in play(self.engine, env, own, self._sampling)}
+        rollouts = [played[seed] for _, _, seed in asked]
+        verdicts = self.judge.verdicts(rollouts)
+        return [
+            Group(rollouts[start : start + self._size], verdicts[start : start + self._size])
+            for start in range(0, len(rollouts), self._size)
+        ]
+
+    def _seed(self, salt: str) -> int:
+        """Return the seed of an attempt, the same after a resume; its last bits are left to count turns in."""
+        found = hashlib.sha256(f"{self.spec.seed} {salt}".encode()).digest()
+        return int.from_bytes(found[:5]) << TURN_BITS
+
+    def _reserve(self, step: int) -> Iterator[Task]:
+        """Yield the run's tasks in an order of the step's own, over and over."""
+        order = list(range(len(self.tasks)))
+        shuffled = random.Random(f"{self.spec.seed} reserve {step}")
+        while True:
+            shuffled.shuffle(order)
+            yield from (self.tasks[index] for index in order)
+
+    def _count(self, resampled: int) -> None:
+        rollouts = [rollout for group in self.groups for rollout in group.rollouts]
+        verdicts = [verdict for group in self.groups for verdict in group.verdicts]
+        self.figures = {"unscored": self.judge.unscored(verdicts)}
+        if self._rounds:
+            self.figures["resampled"] = float(resampled)
+        if self.judge.env.max_turns > 1:
+            self.figures["turns"] = _mean([len(rollout.responses) for rollout in rollouts])
+            self.figures["broken_off"] = _mean([bool(rollout.ended) for rollout in rollouts])
+            self.figures["out_of_turns"] = _mean([is_out_of_turns(rollout) for rollout in rollouts])
+
+
+def is_out_of_turns(rollout: Rollout) -> bool:
+    """Whether the environment would have gone on, and the episode had no turns left."""
+    went_on = bool(rollout.messages) and rollout.messages[-1].role != "assistant"
+    return went_on and not rollout.ended and not rollout.error
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,35 @@
+"""Uses of TRL's trainers beyond what they promise, in one place; a test holds it to the installed TRL."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from workers.trainers.attempts.step_attempts import Attempts
+
+
+def play(trainer: Any, attempts: Attempts) -> None:
+    """Have a GRPO or RLOO trainer learn from these attempts. RLOO has no mask for what others wrote, so its episodes
+    have one answer."""
+    if hasattr(trainer, "rollout_func"):
+        trainer.rollout_func = attempts
+        return
+    taken: dict[str, Any] = {}
+
+    def tokenize(prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        taken.update(attempts(prompts, trainer))
+        return taken["prompt_ids"], None, {}
+
+    trainer._tokenize_prompts = tokenize
+    trainer._generate_single_turn = lambda *_: taken["completion_ids"]
+
+
+def continue_counters(trainer: Any, checkpoint: Path, step: int) -> None:
+    """TRL counts tokens and micro-steps from 0 after a resume: the first is shown, by the second it generates."""
+    history = json.loads((checkpoint / "trainer_state.json").read_bytes())["log_history"]
+    trainer._total_train_tokens = next((row["num_tokens"] for row in reversed(history) if "num_tokens" in row), 0)
+    trainer._step = step * trainer.args.gradient_accumulation_steps
+
+
+def load_weights(trainer: Any, checkpoint: Path) -> None:
+    """Load a checkpoint's weights alone, where there is nothing left to train."""
+    trainer._load_from_checkpoint(str(checkpoint))
