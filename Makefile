@@ -33,8 +33,8 @@ demo: $(STAMP)  ## Install, start everything, load the stories, stay in front; C
 up: $(STAMP)  ## The same with an empty project
 	@exec $(BIN)/python -m flywheel.server.supervisor
 
-turn: $(STAMP)  ## One whole turn of the wheel, headless; the last line of stdout is its result as JSON; another story with STORY=agent
-	@$(BIN)/python -m workers.programs.turn $(STORY)
+turn: $(STAMP)  ## One whole turn of the wheel, headless; the last line of stdout is its result as JSON; another story with STORY=agent, reinforcement after SFT with ALGORITHM=grpo
+	@$(BIN)/python -m workers.programs.turn $(STORY) $(if $(ALGORITHM),--then $(ALGORITHM))
 
 serve: $(STAMP) $(SERVE_STAMP)  ## vLLM for evals, installed apart: the reference policy's base, or that of VERSION=agent@number; more with ARGS
 	@exec $(BIN)/python -m workers.programs.vllm_server $(if $(VERSION),--version $(VERSION)) $(ARGS)

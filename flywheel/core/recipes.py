@@ -22,7 +22,7 @@ Fix = Literal["sft", "dpo", "rlvr", "environment_rl"]
 """The steps of the fix ladder that are a training run."""
 
 SMALL = 50_000_000
-"""Up to so many parameters a model is trained at the reference policy's learning rates."""
+"""Up to so many parameters a model is trained as the reference policy is: all weights, everything in memory at once."""
 
 ELSEWHERE: Final = ("trajectory", "uploaded")
 """Origins of dataset rows that belong to no task of an environment; such a row brings the tools that it is told of."""
@@ -352,11 +352,22 @@ def offered(*, data: str = "", fix: str = "") -> Algorithm:
 
 
 def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full") -> dict[str, Any]:
-    """Every setting of an algorithm at its default, the learning rate suited to the model's size and tuning mode."""
+    """Every setting of an algorithm at its default, suited to the model's size and tuning mode."""
     values = _algorithm(algorithm).defaults
-    if parameters is not None and parameters > SMALL:
-        values["learning_rate"] = _BIG[algorithm == "sft", mode == "lora"]
+    if _is_big(parameters):
+        values |= {name: value for name, value in _BIG.items() if name in values}
+        values["learning_rate"] = _BIG_RATES[algorithm == "sft", mode == "lora"]
     return values
+
+
+def usual_mode(parameters: int | None) -> Literal["full", "lora"]:
+    """Return how a model of this size is tuned unless somebody says otherwise: of a big one, weights, gradients and
+    optimizer together take eight times the memory of the weights."""
+    return "lora" if _is_big(parameters) else "full"
+
+
+def _is_big(parameters: int | None) -> bool:
+    return parameters is not None and parameters > SMALL
 
 
 def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -374,7 +385,15 @@ def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-_BIG = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, True): 1e-5}
+_BIG = {
+    "gradient_checkpointing": True,
+    "micro_batch_size": 4,
+    "max_completion_length": 512,
+    "max_length": 4096,
+    "eval_batch_size": 32,
+}
+"""Settings of big models, whose answers are longer and whose activations fill the memory."""
+_BIG_RATES = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, True): 1e-5}
 """Learning rates of big models, by whether it is SFT and whether it is LoRA."""
 
 

@@ -87,3 +87,13 @@ def test_big_models_learn_slower() -> None:
     assert recipes.defaults("sft", parameters=7_000_000_000)["learning_rate"] == 1e-5
     assert recipes.defaults("grpo", parameters=7_000_000_000, mode="lora")["learning_rate"] == 1e-5
     assert recipes.defaults("sft", parameters=700_000)["learning_rate"] == 1e-3
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_big_models_are_proposed_what_fits_into_memory(algorithm: str) -> None:
+    small, big = (recipes.defaults(algorithm, parameters=count) for count in (700_000, 1_500_000_000))
+    assert (small["micro_batch_size"], small["gradient_checkpointing"]) == (0, False)
+    assert (big["micro_batch_size"], big["gradient_checkpointing"], big["max_completion_length"]) == (4, True, 512)
+    assert recipes.validate(algorithm, big) == big, "what is proposed can be launched"
+    assert big.keys() == small.keys()
+    assert [recipes.usual_mode(count) for count in (None, 700_000, 1_500_000_000)] == ["full", "full", "lora"]

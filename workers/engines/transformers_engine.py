@@ -231,17 +231,29 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 
 
 def _add_adapter(model: Any, adapter_dir: Path) -> None:
-    """Add the adapter to the model's weights: W + alpha / r · B A, which is all that plain LoRA is."""
+    """Add the adapter, W + alpha / r · B A, which is all that plain LoRA is: to weights of 32 bits, and beside shorter
+    ones, in whose rounding a small update would vanish. PEFT and servers keep it beside them, too."""
     config = _adapter_config(adapter_dir)
     tensors = _adapter_tensors(adapter_dir)
     _check_fit(model, adapter_dir, config, {name: list(tensor.shape) for name, tensor in tensors.items()})
     scale = config["lora_alpha"] / (math.sqrt(config["r"]) if config.get("use_rslora") else config["r"])
     with torch.no_grad():
         for name in tensors:
-            if name.endswith(_A):
-                weight = model.get_submodule(name.removesuffix(_A)).weight
-                delta = tensors[name.removesuffix(_A) + _B].float() @ tensors[name].float()
-                weight.copy_(weight.float() + scale * delta)
+            if not name.endswith(_A):
+                continue
+            module = model.get_submodule(name.removesuffix(_A))
+            down, up = tensors[name].float(), tensors[name.removesuffix(_A) + _B].float()
+            if module.weight.dtype == torch.float32:
+                module.weight.add_(scale * (up @ down))
+            else:
+                module.register_buffer("lora_down", down, persistent=False)
+                module.register_buffer("lora_up", scale * up, persistent=False)
+                module.register_forward_hook(_add_beside)
+
+
+def _add_beside(module: Any, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    delta: torch.Tensor = given[0].float() @ module.lora_down.T @ module.lora_up.T
+    return (output + delta).to(output.dtype)
 
 
 def _adapter_config(adapter_dir: Path) -> dict[str, Any]:

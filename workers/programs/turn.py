@@ -17,9 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flywheel.core import recipes
 from flywheel.system import env
 
 if TYPE_CHECKING:
@@ -29,13 +31,20 @@ if TYPE_CHECKING:
 
 CUSTOMERS = range(260)
 STEPS = 200
+REINFORCED = {"steps": 120, "learning_rate": 3e-4, "max_completion_length": 64, "dynamic_sampling": True}
+"""Settings of what may come after it; the others are the form's."""
 READY = "Flywheel is ready"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make turn")
     parser.add_argument("story", nargs="?", choices=["assistant", "agent"], default="assistant")
-    turn = turn_wheel if parser.parse_args().story == "assistant" else turn_agent
+    reinforced = [name for name, row in recipes.ALGORITHMS.items() if row.is_reinforced]
+    parser.add_argument("--then", choices=reinforced, help="reinforce what SFT has made, in the first story")
+    given = parser.parse_args()
+    if given.then and given.story != "assistant":
+        parser.error("--then: the agent's model is scripted and cannot be trained")
+    turn = partial(turn_wheel, then=given.then) if given.story == "assistant" else turn_agent
     started = time.monotonic()
     home = env.home() / "turn"
     shutil.rmtree(home, ignore_errors=True)
@@ -45,8 +54,9 @@ def main() -> None:
     print(json.dumps({**result, "seconds": round(time.monotonic() - started, 1)}), flush=True)
 
 
-def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
-    """Play the story on the Flywheel of this process's environment, and return what `make turn` prints."""
+def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dict[str, Any]:
+    """Play the story on the Flywheel of this process's environment, and return what `make turn` prints. `then` is an
+    algorithm by which the version that SFT has made goes on to learn."""
     _set_up_django()
     from flywheel.accounts.models import Project
     from flywheel.environments.models import Split
@@ -76,7 +86,7 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
     for suite in story_playback.guard(agent, task_set):
         say(f"{suite} guards {agent}: {suite.words}")
     assert agent.live is not None
-    candidate = _train(agent.live, task_set, say)
+    candidate = _train(agent.live, task_set, "sft", {"steps": STEPS}, say)
     if _is_confirmed(candidate, say):
         promote(
             candidate=candidate,
@@ -86,19 +96,20 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
         )
     agent.refresh_from_db()
     say(f"{agent.live} is live")
-    comparison = candidate.report["comparison"]
-    difference = comparison["differences"]["success"]
-    return {
+    result = {
         "trajectories": count,
         "failures": failures,
         "tasks": {"train": train, "held_out": held_out},
-        "baseline": _arm(comparison["baseline"]["success"]),
-        "tuned": _arm(comparison["candidate"]["success"]),
-        "difference": {"mean": difference["mean"], "ci95": [difference["low"], difference["high"]]},
-        "verdict": candidate.verdict,
+        **_compared(candidate),
         "live_before": live_before,
         "live_after": str(agent.live),
     }
+    if then:
+        began = time.monotonic()
+        learnt = _train(candidate.version, task_set, then, REINFORCED, say)
+        _is_confirmed(learnt, say)
+        result["reinforced"] = {"by": then, **_compared(learnt), "seconds": round(time.monotonic() - began, 1)}
+    return result
 
 
 def turn_agent(endpoint: str, started: float) -> dict[str, Any]:
@@ -126,15 +137,17 @@ def _narrator(started: float) -> Callable[[str], None]:
     return say
 
 
-def _train(live: "Version", task_set: "TaskSet", say: Callable[[str], None]) -> "Candidate":
-    """The candidate that training makes of the live version, once this one and its reward were measured."""
+def _train(
+    base: "Version", task_set: "TaskSet", algorithm: str, settings: dict[str, Any], say: Callable[[str], None]
+) -> "Candidate":
+    """The candidate that training makes of a version, once this one and its reward were measured."""
     from workers.programs import story_playback
 
-    baseline = story_playback.evaluate(live, task_set)
-    say(f"{live} succeeds at {_percent(baseline.summary['metrics']['success'])}")
-    audit = story_playback.audit_reward(live, task_set)
+    baseline = story_playback.evaluate(base, task_set)
+    say(f"{base} succeeds at {_percent(baseline.summary['metrics']['success'])}")
+    audit = story_playback.audit_reward(base, task_set)
     say(f"the oracle agrees with the verifier on {_percent(audit.result['agreement'])} of outputs")
-    return story_playback.candidate_of(story_playback.start_training(live, task_set, "sft", {"steps": STEPS}))
+    return story_playback.candidate_of(story_playback.start_training(base, task_set, algorithm, settings))
 
 
 def _is_confirmed(candidate: "Candidate", say: Callable[[str], None]) -> bool:
@@ -188,6 +201,17 @@ def _percent(estimate: dict[str, Any]) -> str:
         return f"– ({estimate['reason'] or 'nothing scored'})"
     interval = "" if estimate["low"] is None else f" [{estimate['low']:.1%}, {estimate['high']:.1%}]"
     return f"{estimate['mean']:.1%}{interval} (n {estimate['n']})"
+
+
+def _compared(candidate: "Candidate") -> dict[str, Any]:
+    comparison = candidate.report["comparison"]
+    difference = comparison["differences"]["success"]
+    return {
+        "baseline": _arm(comparison["baseline"]["success"]),
+        "tuned": _arm(comparison["candidate"]["success"]),
+        "difference": {"mean": difference["mean"], "ci95": [difference["low"], difference["high"]]},
+        "verdict": candidate.verdict,
+    }
 
 
 def _arm(estimate: dict[str, Any]) -> dict[str, Any]:

@@ -62,8 +62,9 @@ class RunIn(Body):
     """Id of a finished eval on the set's train split, whose attempts are used to build the dataset."""
     settings: dict[str, Any] = {}
     """Settings of the algorithm; its defaults if omitted."""
-    tuning: dict[str, Any] = {"mode": "full"}
-    """`{"mode": "full"}` for all weights, or `{"mode": "lora", "rank": 8, "alpha": 16}`."""
+    tuning: dict[str, Any] = {}
+    """`{"mode": "full"}` for all weights, or `{"mode": "lora", "rank": 8, "alpha": 16}`. If omitted: all weights of a
+    model of up to 50 million parameters, LoRA for larger ones."""
     seed: int = 1
     """Seed of the run."""
     override_reason: str = ""

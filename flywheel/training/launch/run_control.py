@@ -42,7 +42,7 @@ class LaunchRequest:
     leave_out: Collection[int] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     tuning: dict[str, Any] = field(default_factory=dict)
-    """All weights where it is empty."""
+    """As suits the size of the base where it is empty."""
     seed: int = 1
     recommendation: Recommendation | None = None
     """What the fix ladder said before; it is asked where this is empty."""
@@ -90,7 +90,7 @@ def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict
     base, task_set, seed = request.base, request.task_set, request.seed
     baseline = _check_base(base, task_set)
     _refuse_turns(algorithm, (request.dataset and request.dataset.task_sets) or [task_set])
-    tuning = check_tuning(request.tuning or {"mode": "full"})
+    tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
     settings = check_settings(algorithm, base, tuning, request.settings)
     if isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
         raise Refused(f"{seed!r} is not a whole number from 0 to {MAX_SEED}", field="seed")
@@ -138,6 +138,11 @@ def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Acto
 def parameters_of(version: Version) -> int | None:
     """About how many weights the version has; an upper bound from the size of its files, in 16 bits each."""
     return version.weights.size // 2 if version.weights else None
+
+
+def usual_mode(base: Version | None) -> str:
+    """Return how this version's weights are tuned unless somebody says otherwise."""
+    return recipes.usual_mode(parameters_of(base) if base else None)
 
 
 def default_settings(algorithm: str, base: Version | None, mode: str) -> dict[str, Any]:

@@ -28,7 +28,14 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.templatetags.numbers import count
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
-from flywheel.training.launch.run_control import LORA, LaunchRequest, check_settings, check_tuning, default_settings
+from flywheel.training.launch.run_control import (
+    LORA,
+    LaunchRequest,
+    check_settings,
+    check_tuning,
+    default_settings,
+    usual_mode,
+)
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 
 PREFIX = "set."
@@ -51,7 +58,10 @@ class LaunchForm(ObjectForm):
         super().__init__(fields, texts, auto_id=False, use_required_attribute=False)
         self.project = project
         self.full_clean()
-        before = self._defaults_before()
+        base_before = self._base_before()
+        if data.get("mode") in (None, usual_mode(base_before)):  # nobody has chosen one
+            texts["mode"] = self.cleaned_data["mode"] = usual_mode(self.base)
+        before = self._defaults_before(base_before)
         self.defaults = default_settings(self.known.name, self.base, texts["mode"])
         for name, default in self.defaults.items():
             key, shown, written = PREFIX + name, write(default), texts.get(PREFIX + name)
@@ -219,17 +229,18 @@ class LaunchForm(ObjectForm):
             return check_tuning(value)
         return None
 
-    def _defaults_before(self) -> dict[str, Any]:
-        """The defaults that the settings in the form were shown with."""
-        algorithm, mode = self.data.get("settings_of", ""), self.data.get("settings_mode", "full")
-        if algorithm not in recipes.ALGORITHMS:
-            return {}
+    def _base_before(self) -> Version | None:
+        """The version that the form was shown with."""
         before = self.data.get("settings_base", "")
         try:
-            base = find_version(self.project, before) if before else None
+            return find_version(self.project, before) if before else None
         except UnknownReference:
-            base = None
-        return default_settings(algorithm, base, mode)
+            return None
+
+    def _defaults_before(self, base: Version | None) -> dict[str, Any]:
+        """The defaults that the settings in the form were shown with."""
+        algorithm, mode = self.data.get("settings_of", ""), self.data.get("settings_mode", "full")
+        return default_settings(algorithm, base, mode) if algorithm in recipes.ALGORITHMS else {}
 
     def _row(self, find: Callable[[Project, str], Any], ref: str) -> Any:
         try:

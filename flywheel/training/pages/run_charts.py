@@ -58,7 +58,7 @@ PICTURES = [
         "Episodes that ended early",
         {"broken_off_fraction": "broken off", "out_of_turns_fraction": "out of turns"},
         share=True,
-        note="judged as they stand",
+        note="judged as they are",
     ),
     Picture("unscored", "Unscored attempts", {"unscored": "attempts"}, share=True),
     Picture("entropy", "Entropy", {"entropy": "entropy"}, axis="nats per token"),

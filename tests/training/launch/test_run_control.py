@@ -191,8 +191,9 @@ def test_a_big_model_gets_the_learning_rate_of_big_models(room: Room) -> None:
     weights = Artifact.objects.create(digest="b" * 64, manifest={}, kind="model", size=16_000_000_000)
     room.base = room.build.version(weights=weights)
     room.baseline = room.evaluated()
-    assert room.launch().settings["learning_rate"] == 1e-5
-    assert room.launch(tuning={"mode": "lora"}).settings["learning_rate"] == 1e-4
+    assert room.launch().tuning["mode"] == "lora"
+    assert room.launch().settings["learning_rate"] == 1e-4
+    assert room.launch(tuning={"mode": "full"}).settings["learning_rate"] == 1e-5
     assert room.launch(settings={"learning_rate": 3e-3}).settings["learning_rate"] == 3e-3
 
 

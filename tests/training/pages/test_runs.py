@@ -12,6 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from flywheel.accounts.models import User
+from flywheel.agents.models import Artifact
 from flywheel.core import recipes
 from flywheel.edge.jobs import State
 from flywheel.evals.models import EvalRun
@@ -157,6 +158,20 @@ def test_what_was_written_stays_and_the_rest_follows_the_algorithm(room: Room, s
     assert f'name="set.batch_size" value="{recipes.defaults("grpo")["batch_size"]}"' in page
     assert "set." not in response.headers["HX-Replace-Url"]
     assert "algorithm=grpo" in response.headers["HX-Replace-Url"]
+
+
+def test_a_big_model_is_proposed_an_adapter_and_what_fits_into_memory(room: Room, sign_in: SignIn) -> None:
+    big = room.build.version(
+        weights=Artifact.objects.create(digest="b" * 64, kind="model", manifest={}, size=3 * 10**9)
+    )
+    client = sign_in(room.cast.trainer)
+    page = posted(text(client.get(f"{HERE}launch/", {"base": str(big), "algorithm": "grpo"})))
+    assert (page["mode"], page["set.micro_batch_size"], page["set.max_completion_length"]) == ("lora", "4", "512")
+    # Whoever goes back to the small one, without having touched anything, gets what suits that one.
+    small = posted(text(client.get(f"{HERE}launch/", page | {"base": str(room.base)}, headers=HTMX)))
+    assert (small["mode"], small["set.micro_batch_size"], small["set.max_completion_length"]) == ("full", "0", "96")
+    chosen = posted(text(client.get(f"{HERE}launch/", page | {"mode": "full"}, headers=HTMX)))
+    assert chosen["mode"] == "full"
 
 
 def test_every_wrong_field_is_told_at_once(room: Room, sign_in: SignIn) -> None:

@@ -264,6 +264,21 @@ class TestAdapter:
         for name, tensor in tuned._model.state_dict().items():
             assert torch.allclose(tensor, expected[name], atol=1e-5), name
 
+    @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT asks for it
+    def test_a_small_one_is_not_lost_in_weights_of_16_bits(self, adapter_dir: Path) -> None:
+        """Half of a weight's last place is more than a lightly trained adapter adds: merged it would be gone."""
+        write_adapter(adapter_dir, scale=1e-4)
+        tuned = TransformersEngine(POLICY, adapter_dir, device="cpu", dtype="bfloat16")._model
+        base = AutoModelForCausalLM.from_pretrained(POLICY, local_files_only=True, dtype=torch.bfloat16)
+        ids = torch.arange(5, 45)[None]
+        with torch.no_grad():
+            plain = base(ids).logits
+            beside = PeftModel.from_pretrained(base, adapter_dir).eval()(ids).logits
+            found = tuned(ids).logits
+        assert not torch.equal(found, plain)
+        torch.testing.assert_close(found, beside, rtol=0, atol=0.05)
+        assert (found - beside).float().norm() < 0.5 * (beside - plain).float().norm()
+
     @pytest.mark.parametrize(
         ("config", "reason"),
         [

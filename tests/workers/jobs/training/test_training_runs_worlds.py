@@ -15,6 +15,7 @@ from flywheel.environments.versions import environment_versions
 from flywheel.environments.versions.environment_terms import Terms
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets.dataset_builder import open_rows
+from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 from tests.environments.shop import work
 from tests.evals import fake
@@ -41,7 +42,7 @@ def cancel(state: dict, order_id: str) -> str:
 '''
 
 
-def train(kind: str, config: dict[str, Any], launched: Launch, build: Build, cast: Cast) -> None:
+def train(kind: str, config: dict[str, Any], launched: Launch, build: Build, cast: Cast) -> TrainingRun:
     """Write tasks, have them proved, freeze, launch SFT on their solutions, and evaluate what came of it."""
     builder = Actor(cast.builder)
     base = version(build, tools=TOOLS[:1])
@@ -68,10 +69,17 @@ def train(kind: str, config: dict[str, Any], launched: Launch, build: Build, cas
     fake.work(evaluation)
     assert evaluation.state == State.SUCCEEDED, evaluation.error
     assert not evaluation.results.filter(score=None).exists(), evaluation.results.values_list("reason", flat=True)
+    return run
 
 
 def test_a_world_of_python_is_trained_on(launched: Launch, build: Build, cast: Cast, sandbox: None) -> None:
-    train("world", {"source": SOURCE, "max_turns": 3}, launched, build, cast)
+    run = train("world", {"source": SOURCE, "max_turns": 3}, launched, build, cast)
+    played = carry_out(launched(algorithm="grpo", base=run.base, steps=STEPS, task_set=run.task_set))
+    assert played.state == State.SUCCEEDED, played.error
+    figures = played.points.get(kind=Point.Kind.STEP, step=STEPS).values
+    assert (figures["unscored"], figures["broken_off_fraction"]) == (0, 0)
+    assert 1 <= figures["turns_mean"] <= 3
+    assert "reward/state" in figures
 
 
 def test_an_attached_tool_server_is_trained_on(launched: Launch, build: Build, cast: Cast) -> None:
