@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from flywheel.core.envs import Environment
 from flywheel.core.recipes import ELSEWHERE
@@ -96,14 +96,19 @@ def _tools_shown(row: Mapping[str, Any], tools: list[dict[str, Any]]) -> list[di
 
 
 def save_final(run: Run, model: Any, tokenizer: Any) -> dict[str, dict[str, Any]]:
-    """Publish `final/`, the artifact that leaves the run directory, and return its files."""
+    """Publish `final/`, the artifact that leaves the run directory, and return its files.
+
+    Weights learn in 32 bits and leave in the base's own, so that they are as large and as quick as what they are
+    compared with.
+    """
     aside = run.work / FINAL
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     if isinstance(model, PeftModel):
         model.save_pretrained(str(aside), selected_adapters=["default"], safe_serialization=True)
     else:
-        model.save_pretrained(aside)
+        declared = AutoConfig.from_pretrained(run.spec.base.path, local_files_only=True, trust_remote_code=False).dtype
+        model.to(declared or model.dtype).save_pretrained(aside)
     tokenizer.save_pretrained(aside)
     for path in aside.iterdir():
         if path.suffix not in _ARTIFACT:

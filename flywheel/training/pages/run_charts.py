@@ -110,6 +110,9 @@ def held_out(run: TrainingRun) -> dict[str, Any] | None:
     values = [_percent(values["success"]) for _, values in evals]
     start = values[0] if evals[0][0] == 0 else None
     asked = max(values["n"] for _, values in evals)
+    at = [step for step, _ in evals]
+    line = {"name": "success", "role": "candidate", "x": at, "y": values}
+    scores = {"name": "mean score", "role": "plain", "x": at, "y": [_percent(each.get("score")) for _, each in evals]}
     return {
         "kind": "line",
         "title": "Held-out success",
@@ -117,7 +120,7 @@ def held_out(run: TrainingRun) -> dict[str, Any] | None:
         "note": f"measured while training: one greedy answer to each of {asked} tasks; dashed: step 0",
         "x": {"title": "step"},
         "y": {"title": "success", "unit": "%", "range": [0, 100]},
-        "series": [{"name": "policy", "role": "candidate", "x": [step for step, _ in evals], "y": values}],
+        "series": [line, *([scores] if any(scores["y"]) and scores["y"] != values else [])],
         **({} if start is None else {"baseline": start}),
     }
 

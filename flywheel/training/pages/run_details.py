@@ -30,6 +30,8 @@ CANDIDATE_WITHIN = timedelta(minutes=1)
 """Of the evaluation's end: a candidate that is not there by then will not come."""
 SLIP = 0.05
 """Points of held-out success that are more than chance on most held-out sets."""
+LAST_STEPS, MANY = 10, 0.25
+"""Of so many steps on average, a share of episodes that end early is worth a look."""
 
 
 def alerts(run: TrainingRun, steps: Steps) -> list[str]:
@@ -38,7 +40,7 @@ def alerts(run: TrainingRun, steps: Steps) -> list[str]:
     evals = run.points.filter(kind=Point.Kind.EVAL).order_by("step")
     measured = [(point.step, point.values["success"]) for point in evals if point.values["success"] is not None]
     curves = [values for _, values in steps]
-    return [*told[-8:], *_falling(measured), *_hacking(measured, curves), *_unlearning(curves)]
+    return [*told[-8:], *_falling(measured), *_hacking(measured, curves), *_unlearning(curves), *_ending_early(curves)]
 
 
 def _falling(measured: list[tuple[int, float]]) -> list[str]:
@@ -65,6 +67,19 @@ def _unlearning(curves: list[Mapping[str, float]]) -> list[str]:
     if gain is None or gain > -1.0:
         return []
     return [f"the chosen answers became less likely (log-probability {gain:+.1f}): a higher beta holds them"]
+
+
+def _ending_early(curves: list[Mapping[str, float]]) -> list[str]:
+    """Episodes that end for another reason than the policy's own: their verdicts say little about it."""
+    found = []
+    for name, why, what in (
+        ("broken_off_fraction", "are broken off", "a higher token limit or a shorter prompt would let them end"),
+        ("out_of_turns_fraction", "run out of turns", "more turns, or a penalty for talking on, would let them end"),
+    ):
+        last = [values[name] for values in curves if name in values][-LAST_STEPS:]
+        if len(last) == LAST_STEPS and sum(last) / LAST_STEPS > MANY:
+            found.append(f"{percent(sum(last) / LAST_STEPS)} of the last episodes {why}: {what}")
+    return found
 
 
 def _gain(curve: list[float]) -> float | None:

@@ -64,6 +64,25 @@ def test_held_out_is_drawn_against_its_own_start(room: Room) -> None:
     assert spec["series"][0]["y"] == [25.0, None, 50.0]
 
 
+def test_the_score_that_success_is_made_of_is_drawn_beside_it(room: Room) -> None:
+    run = room.launch()
+    room.asked(run, {0: 0.25, 20: 0.5})
+    run.points.filter(step=0).update(values={"success": 0.25, "score": 0.4, "n": 8})
+    run.points.filter(step=20).update(values={"success": 0.5, "score": 0.7, "n": 8})
+    success, score = drawn(run)["Held-out success"]["series"]
+    assert (success["name"], success["y"]) == ("success", [25.0, 50.0])
+    assert (score["name"], score["y"]) == ("mean score", [40.0, 70.0])
+
+
+@pytest.mark.parametrize(("name", "words"), [("broken_off_fraction", "broken off"), ("out_of_turns_fraction", "turns")])
+def test_episodes_that_end_early_are_an_alert(room: Room, name: str, words: str) -> None:
+    run = room.launch(algorithm="grpo")
+    room.measured(run, 12, **{name: lambda step: 0.1 if step < 3 else 0.5})
+    (alert,) = run_details.alerts(run, run_charts.step_points(run)[0])
+    assert "50% of the last episodes" in alert
+    assert words in alert
+
+
 @pytest.mark.parametrize(
     ("success", "rewards", "wanted"),
     [

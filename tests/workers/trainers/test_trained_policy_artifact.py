@@ -36,6 +36,21 @@ def test_a_full_model(make: Make, start: Start) -> None:
     assert first["versions"].keys() == {"torch", "transformers", "trl", "peft"}
 
 
+def test_a_full_model_leaves_in_the_bits_of_its_base(make: Make, start: Start, base: Path, tmp_path: Path) -> None:
+    """Twice as large, it would be compared with a base that computes in another way."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    half = tmp_path / "half"
+    AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(half)
+    AutoTokenizer.from_pretrained(base).save_pretrained(half)
+    run = make(on=half, held_out=False)
+    assert start(run).wait() == 0, run.errors()
+    sizes = [(place / "model.safetensors").stat().st_size for place in (half, run.path / "final")]
+    assert sizes[0] == sizes[1]
+    assert AutoModelForCausalLM.from_pretrained(run.path / "final").dtype == torch.bfloat16
+
+
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_an_adapter_and_what_is_trained_on_it(make: Make, start: Start, base: Path) -> None:
     from peft import PeftModel

@@ -347,7 +347,7 @@ def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
         case "step":
             kind, values = Point.Kind.STEP, row["metrics"]
         case "eval":
-            names = ("success", "n", "unscored", "seconds", "environments")
+            names = ("success", "score", "n", "unscored", "seconds", "environments")
             kind, values = Point.Kind.EVAL, {name: row[name] for name in names if name in row}
         case "samples":
             kind, values = Point.Kind.SAMPLES, row["samples"]
