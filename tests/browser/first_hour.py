@@ -113,6 +113,7 @@ def walk(visitor: Visitor, link: str) -> Outcome:
     before = success(page.locator("main"))
     visitor.picture("overview")
     visitor.go_on("Review")
+    page.locator("#decision").wait_for()
     for number in range(REVIEWED):
         if number == 1:
             visitor.picture("review")
