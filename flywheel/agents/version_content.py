@@ -55,6 +55,15 @@ OPTIONS: dict[str, dict[str, tuple[float, float] | tuple[str, ...]]] = {
 }
 """What an engine takes beside what it needs: the range of a number, the choice of words, or any text."""
 WHOLE = {"batch_size", "concurrency"}
+TEMPLATE_SETTINGS_MAX = 20
+_OF_TEMPLATES = frozenset(
+    (
+        *("conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors"),
+        *("return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+    )
+)
+"""Arguments of `apply_chat_template` that are no settings of a template."""
 
 _CODE = re.compile(r"[0-9a-f]{7,64}|(?:[\w./:-]{1,200}@)?sha256:[0-9a-f]{64}", re.ASCII)
 """A commit, or an image by its digest: what can be moved, such as a branch or a tag, names no code."""
@@ -94,6 +103,8 @@ def check_endpoint(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
     if kind not in KINDS:
         raise Refused(f"{kind!r} is unknown; use one of {', '.join(KINDS)}", field="endpoint.kind")
     needed = {"kind"} if kind == TRANSFORMERS else {"kind", "base_url", "model", "api_key_env"}
+    if kind != PROGRAM:
+        needed |= {"chat_template_kwargs"}
     wanted = needed | set(OPTIONS[kind])
     if kind == PROGRAM:
         wanted |= {"way", "code", *_place(value.get("way"))}
@@ -102,11 +113,31 @@ def check_endpoint(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
             f"is not part of a {kind} endpoint; {', '.join(sorted(wanted))} are", field=f"endpoint.{unknown[0]}"
         )
     options = {name: _option(kind, name, value[name]) for name in OPTIONS[kind] if value.get(name) is not None}
+    if kind != PROGRAM:
+        options |= _template_settings(value.get("chat_template_kwargs"))
     if kind == TRANSFORMERS:
         return {"kind": kind, **options}
     if kind == PROGRAM:
         return {"kind": kind, **options, **_program(value), **_program_model(value, project_id)}
     return {"kind": kind, **options, **_server(value, project_id)}
+
+
+def _template_settings(value: Any) -> dict[str, Any]:
+    """Settings of the model's chat template by name, such as `{"enable_thinking": false}`. Raises Refused."""
+    if not value and value in (None, "", {}):
+        return {}
+    is_object = isinstance(value, dict) and len(value) <= TEMPLATE_SETTINGS_MAX
+    if not is_object or not all(
+        isinstance(each, bool | int | float | str) and len(str(each)) <= 1000 for each in value.values()
+    ):
+        raise Refused(
+            f"expected an object of at most {TEMPLATE_SETTINGS_MAX} true, false, numbers or texts by name, such as "
+            '{"enable_thinking": false}',
+            field="endpoint.chat_template_kwargs",
+        )
+    if taken := sorted(set(value) & _OF_TEMPLATES):
+        raise Refused(f"{taken[0]} is set by Flywheel itself", field="endpoint.chat_template_kwargs")
+    return {"chat_template_kwargs": value}
 
 
 def _server(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:

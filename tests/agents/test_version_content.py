@@ -50,6 +50,46 @@ def test_a_program_that_cannot_be_found_is_refused(changes: dict[str, Any], says
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "kind", [{"kind": "transformers"}, {"kind": "openai", "base_url": "http://gpu/v1", "model": "m"}]
+)
+def test_settings_of_the_chat_template_are_kept(kind: dict[str, Any]) -> None:
+    thinking = {"enable_thinking": False, "budget": 3, "effort": "low"}
+    assert check_endpoint(kind | {"chat_template_kwargs": thinking}, 0)["chat_template_kwargs"] == thinking
+    assert "chat_template_kwargs" not in check_endpoint(kind | {"chat_template_kwargs": {}}, 0), "the version of before"
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("no", "endpoint.chat_template_kwargs: expected an object"),
+        ([], "expected an object"),
+        ({"a": {"b": 1}}, "expected an object"),
+        ({"a": "x" * 1001}, "expected an object"),
+        ({str(at): at for at in range(21)}, "expected an object of at most 20"),
+        ({"chat_template": "{{ 1 }}"}, "endpoint.chat_template_kwargs: chat_template is set by Flywheel itself"),
+    ],
+)
+def test_settings_of_a_chat_template_that_are_none_are_refused(value: Any, says: str) -> None:
+    with pytest.raises(Refused) as refused:
+        check_endpoint({"kind": "transformers", "chat_template_kwargs": value}, 0)
+    assert says in str(refused.value)
+
+
+@pytest.mark.django_db
+def test_settings_of_the_chat_template_are_written_in_the_form(build: Build, cast: Cast, sign_in: SignIn) -> None:
+    client = sign_in(cast.builder)
+    answer = client.post(new_version(build), filled(chat_template_kwargs='{"enable_thinking": false}'))
+    assert answer.status_code == 302, answer.context["form"].errors
+    assert Version.objects.get().endpoint["chat_template_kwargs"] == {"enable_thinking": False}
+    page = client.get(reverse("agents:version", args=["acme", "assistant", 1])).content.decode()
+    assert "enable_thinking: False" in page
+    again = client.get(new_version(build, like=1)).content.decode()
+    assert "{&quot;enable_thinking&quot;: false}" in again
+    wrong = client.post(new_version(build), filled(chat_template_kwargs='{"tools": 1}'))
+    assert "is set by Flywheel itself" in str(wrong.context["form"].errors["chat_template_kwargs"])
+
+
 @pytest.mark.parametrize("words", ["python a.py", [], [""], ["a", 1], ["a\0"], ["a"] * 65])
 def test_a_command_is_a_list_of_words(words: Any) -> None:
     with pytest.raises(Refused, match=r"endpoint\.command: "):

@@ -1,8 +1,9 @@
 """Engines: how a policy is asked. `open_engine` makes the one that a version's endpoint describes.
 
-    {"kind": "transformers", "path": DIRECTORY, "adapter": DIRECTORY, "batch_size", "device", "dtype"}
+    {"kind": "transformers", "path": DIRECTORY, "adapter": DIRECTORY, "batch_size", "device", "dtype",
+     "chat_template_kwargs"}
     {"kind": "openai", "base_url": URL, "model": NAME, "api_key_env": NAME OF A VARIABLE, "timeout_s", "concurrency",
-     "price_in", "price_out", "price_cached"}
+     "price_in", "price_out", "price_cached", "chat_template_kwargs"}
 
 Who has found the key already gives it as `api_key` (`workers.policies.endpoint_keys`).
 
@@ -21,7 +22,14 @@ from flywheel.core.envs.policy_rollouts import Engine, EngineError
 from flywheel.core.network import key_hosts
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "transformers": {"path": str, "adapter": str, "batch_size": int, "device": str, "dtype": str},
+    "transformers": {
+        "path": str,
+        "adapter": str,
+        "batch_size": int,
+        "device": str,
+        "dtype": str,
+        "chat_template_kwargs": dict,
+    },
     "openai": {
         "base_url": str,
         "model": str,
@@ -32,6 +40,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "price_in": (int, float),
         "price_out": (int, float),
         "price_cached": (int, float),
+        "chat_template_kwargs": dict,
     },
 }
 _NEEDED = {"transformers": ("path",), "openai": ("base_url", "model")}
@@ -74,9 +83,8 @@ def _checked(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         if wanted is None:
             raise EngineError(f"endpoint option {name!r} is unknown for {kind}; known: {', '.join(_OPTIONS[kind])}")
         if isinstance(value, bool) or not isinstance(value, wanted):
-            raise EngineError(
-                f"endpoint option {name} is {value!r}; {'text' if wanted is str else 'a number'} is wanted"
-            )
+            kind_of = {str: "text", dict: "an object"}.get(wanted, "a number")
+            raise EngineError(f"endpoint option {name} is {value!r}; {kind_of} is wanted")
     for name in _NEEDED[kind]:
         if not options.get(name):
             raise EngineError(f"the endpoint lacks {name!r}, which {kind} needs")

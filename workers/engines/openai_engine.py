@@ -119,6 +119,8 @@ class OpenAIEngine:
     price_out: float | None = None
     price_cached: float | None = None
     """Of prompt tokens read from the server's cache; as `price_in` where it is None."""
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    """Settings of the model's chat template, as vLLM and SGLang take them."""
     retries: int = 3
     backoff_s: float = 0.5
     patience_s: float = 300.0
@@ -218,6 +220,8 @@ class OpenAIEngine:
         }
         if tools:
             body["tools"] = tools
+        if self.chat_template_kwargs:
+            body["chat_template_kwargs"] = dict(self.chat_template_kwargs)
         if request.schema is not None:
             schema = {"name": "answer", "strict": True, "schema": dict(request.schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}

@@ -120,8 +120,9 @@ def _made(place: int, function: Mapping[str, Any]) -> ToolCall:
     return ToolCall(f"call-{place}", name, arguments)
 
 
-def templated(tokenizer: Any) -> Any:
-    """The tokenizer, whose chat template is from now on shown calls and tools as templates expect them, whoever asks.
+def templated(tokenizer: Any, settings: Mapping[str, Any] | None = None) -> Any:
+    """The tokenizer, whose chat template is from now on shown calls and tools as templates expect them, whoever asks,
+    and `settings` of its own, such as `{"enable_thinking": False}`.
 
     Arguments are an object: a text of JSON, as in the OpenAI shape and in the rows of datasets, would be written as a
     quoted text, which nobody reads as a call. Tools are functions, as servers show them.
@@ -129,7 +130,8 @@ def templated(tokenizer: Any) -> Any:
     apply = tokenizer.apply_chat_template
 
     def apply_chat_template(conversation: Any, tools: Any = None, **options: Any) -> Any:
-        return apply(_shown(conversation), tools=[_function(tool) for tool in tools or ()] or None, **options)
+        shown = [_function(tool) for tool in tools or ()] or None
+        return apply(_shown(conversation), tools=shown, **{**(settings or {}), **options})
 
     tokenizer.apply_chat_template = apply_chat_template
     _learn_to_read(tokenizer)

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -51,15 +51,16 @@ class TransformersEngine:
         batch_size: int = 64,
         device: str = "auto",
         dtype: str = "auto",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """`device`: auto, cpu, cuda, cuda:1, …; `dtype`: auto (what the model's configuration says), float32, bfloat16,
-        float16."""
+        float16; `chat_template_kwargs`: settings of the chat template, such as `{"enable_thinking": False}`."""
         self.batch_size = batch_size
         with model_process.mapping(model_dir):
             self._model = _load_model(model_dir, _dtype(dtype))
         if adapter_dir is not None:
             _add_adapter(self._model, adapter_dir)
-        self._tokenizer = load_tokenizer(model_dir)
+        self._tokenizer = load_tokenizer(model_dir, chat_template_kwargs)
         self._device = _device(device)
         self._model.to(self._device).eval()
         if self._device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
@@ -193,15 +194,15 @@ def _load_model(model_dir: Path, dtype: Any) -> Any:
     return model
 
 
-def load_tokenizer(model_dir: Path) -> Any:
-    """The tokenizer of these weights, `templated`. Raises EngineError."""
+def load_tokenizer(model_dir: Path, settings: Mapping[str, Any] | None = None) -> Any:
+    """The tokenizer of these weights, `templated` with these settings. Raises EngineError."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise EngineError(f"the tokenizer in {model_dir} does not load: {error}") from error
     if not tokenizer.chat_template:
         raise EngineError(f"the tokenizer in {model_dir} has no chat template; put one into chat_template.jinja")
-    return templated(tokenizer)
+    return templated(tokenizer, settings)
 
 
 _FREE = frozenset(

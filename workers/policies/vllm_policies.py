@@ -45,7 +45,10 @@ def open_served(lease: Lease, run: EvalRun, environment: Environment, tasks: Seq
 
     def engine(again: Callable[[], None], reader: ProcessEngine | None = None) -> VllmEngine:
         name = loaded_adapters.name_of(run.version)
-        return VllmEngine(env.vllm_url(), name, key_of(VLLM_KEY), again=again, reader=reader)
+        settings = run.version.endpoint.get("chat_template_kwargs")
+        return VllmEngine(
+            env.vllm_url(), name, key_of(VLLM_KEY), again=again, reader=reader, chat_template_kwargs=settings
+        )
 
     def test() -> None:
         arms, probes = loaded_adapters.load_arms(run.version, beside)

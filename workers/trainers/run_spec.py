@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,8 @@ class Source:
 
     path: Path
     digest: str
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a model's chat template, as evals have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,8 @@ def _source(value: Mapping[str, Any], where: str) -> Source:
     path = Path(_get(value, "path", str, f"{where}."))
     if not path.is_absolute():
         raise _bad(f"{where}.path", str(path), "an absolute path is wanted")
-    return Source(path, _get(value, "digest", str, f"{where}."))
+    settings = _get(value, "chat_template_kwargs", dict, f"{where}.") if "chat_template_kwargs" in value else {}
+    return Source(path, _get(value, "digest", str, f"{where}."), settings)
 
 
 def _source_rows(directory: Path, value: Mapping[str, Any], where: str) -> Rows:

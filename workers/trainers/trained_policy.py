@@ -138,7 +138,7 @@ def _base(spec: Spec) -> tuple[Any, Any]:
         raise TrainingError("model", f"{spec.base.path}: its tokenizer has no chat template, and prompts are chats")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model, templated(tokenizer)
+    return model, templated(tokenizer, spec.base.chat_template_kwargs)
 
 
 def _with_adapter(run: Run, model: Any, source: Source, *, is_trainable: bool) -> Any:

@@ -62,7 +62,8 @@ class VersionIn(Body):
     """Display name of the model, for example `Qwen/Qwen3-8B`."""
     endpoint: dict[str, Any] | None = None
     """How the version runs, by `kind`: `transformers` for weights stored here; `openai` with `base_url`, `model` and
-    `api_key_env`; or `program` with `way`, `code` and its model."""
+    `api_key_env`; or `program` with `way`, `code` and its model. `chat_template_kwargs`, with the first two, are
+    settings of the model's chat template, for example `{"enable_thinking": false}`."""
     weights: str | None = Field(None, description="Digest of an artifact used by a version of this project.")
     adapter: str | None = Field(
         None, description="Digest of an artifact, as for `weights`; an empty string removes the copied adapter."

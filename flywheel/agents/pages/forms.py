@@ -29,6 +29,7 @@ UPLOAD_MAX_BYTES = 512 * 1024 * 1024
 UPLOAD = "upload"
 SERVER = ("base_url", "model", "api_key_env", "price_in", "price_out")
 HIDDEN = ("timeout_s", "concurrency", "batch_size", "device", "dtype")
+TEMPLATE = ("chat_template_kwargs",)
 OF_PROGRAM = ("way", "url", "code", "timeout_s", "concurrency")
 
 
@@ -80,6 +81,9 @@ class VersionForm(forms.Form):
     temperature = forms.FloatField(min_value=0, max_value=5)
     top_p = forms.FloatField(min_value=0, max_value=1)
     max_tokens = forms.IntegerField(min_value=1, max_value=MAX_TOKENS)
+    chat_template_kwargs = forms.JSONField(
+        required=False, widget=forms.TextInput(attrs={"class": "code", "spellcheck": "false", "autocomplete": "off"})
+    )
     note = forms.CharField(max_length=300, required=False)
 
     def __init__(self, agent: Agent, like: Version | None, *args: Any, **kwargs: Any) -> None:
@@ -155,13 +159,17 @@ class VersionForm(forms.Form):
         cleaned = self.cleaned_data
         copied = self.like.endpoint if self.like and self.like.endpoint.get("kind") == cleaned["kind"] else {}
         endpoint = {"kind": cleaned["kind"], **{name: copied[name] for name in HIDDEN if name in copied}}
-        shown = {OPENAI: SERVER, PROGRAM: (*OF_PROGRAM, *SERVER)}.get(cleaned["kind"], ())
+        shown = {
+            TRANSFORMERS: TEMPLATE,
+            OPENAI: (*SERVER, *TEMPLATE),
+            PROGRAM: (*OF_PROGRAM, *SERVER),
+        }[cleaned["kind"]]
         if cleaned["kind"] == PROGRAM:
             endpoint = {"kind": PROGRAM}
             shown = tuple(name for name in shown if name != "url" or cleaned["way"] == "http")
             if cleaned["way"] == "command":
                 endpoint["command"] = cleaned["command"]
-        return endpoint | {name: cleaned[name] for name in shown if cleaned[name] not in ("", None)}
+        return endpoint | {name: cleaned[name] for name in shown if cleaned[name] not in ("", None, {})}
 
     def _artifact(self, field: str, kind: str) -> Artifact | None:
         chosen = self.cleaned_data[field]

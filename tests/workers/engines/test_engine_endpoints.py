@@ -419,6 +419,15 @@ def network(url: str, **settings: Any) -> OpenAIEngine:
 
 
 class TestOpenAI:
+    def test_settings_of_the_chat_template_go_with_each_request(self) -> None:
+        with serving(echo) as server:
+            network(server.url).chat([ask("plain")])
+            spec = {"kind": "openai", "base_url": server.url, "model": "m"}
+            open_engine(spec | {"chat_template_kwargs": {"enable_thinking": False}}).chat([ask("quiet")])
+        assert [body.get("chat_template_kwargs") for body in server.seen] == [None, {"enable_thinking": False}]
+        with pytest.raises(EngineError, match="chat_template_kwargs is 'no'; an object is wanted"):
+            open_engine(spec | {"chat_template_kwargs": "no"})
+
     def test_it_asks_and_reads(self) -> None:
         tools = (story.TOOLS[0],)
         request = ChatRequest((Message("user", "hi"),), Sampling(0.5, 0.9, 7), 11, tools)

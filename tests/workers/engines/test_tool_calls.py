@@ -66,6 +66,15 @@ def test_what_a_template_writes_is_read_back(name: str) -> None:
     assert "look_up" not in answer.text
 
 
+def test_settings_of_the_template_reach_it_whoever_asks() -> None:
+    tokenizer = tokenizer_with(TEMPLATES["qwen3"].read_text())
+    asked = [{"role": "user", "content": "Hi"}]
+    plain = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    quiet = templated(tokenizer, {"enable_thinking": False})
+    assert not plain.endswith("</think>\n\n")
+    assert quiet.apply_chat_template(asked, tokenize=False, add_generation_prompt=True).endswith("</think>\n\n")
+
+
 def test_enough_templates_are_read() -> None:
     assert len(set(CALLING) - NOT_READ) >= 23
 

@@ -103,7 +103,9 @@ def train(lease: Lease) -> None:
 def prepare(run: TrainingRun, place: Path) -> None:
     """Write the run directory's `spec.json` and data, unless a previous owner did, and see that its base is there."""
     assert run.base.weights is not None
-    base = _source(run.base.weights)
+    base: dict[str, Any] = dict(_source(run.base.weights))
+    if settings := run.base.endpoint.get("chat_template_kwargs"):
+        base["chat_template_kwargs"] = settings
     adapter = _source(run.base.adapter) if run.base.adapter else None
     if (place / "spec.json").exists():
         _check_spec(run, place, base, adapter)
@@ -154,7 +156,7 @@ def _held_out(run: TrainingRun) -> Iterator[envs.Task]:
             yield replace(task, id=f"{name}/{task.id}", environment=name) if name else task
 
 
-def _check_spec(run: TrainingRun, place: Path, base: dict[str, str], adapter: dict[str, str] | None) -> None:
+def _check_spec(run: TrainingRun, place: Path, base: dict[str, Any], adapter: dict[str, str] | None) -> None:
     """Refuse a directory that was left by another run of the same number, as when a database is made anew."""
     spec = json.loads((place / "spec.json").read_bytes())
     found = [spec[name] for name in ("algorithm", "seed", "settings", "tuning", "base", "adapter")]

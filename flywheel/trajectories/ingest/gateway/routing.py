@@ -262,5 +262,9 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
 
 def defaults_of(version: Version) -> dict[str, Any]:
     """Return what the version says where the caller says nothing: `{"tools", "system", "temperature", …}`."""
-    said = {"tools": openai_messages.chat_tools(version.tools), "system": version.system_prompt}
+    said = {
+        "tools": openai_messages.chat_tools(version.tools),
+        "system": version.system_prompt,
+        "chat_template_kwargs": version.endpoint.get("chat_template_kwargs"),
+    }
     return {**version.sampling, **{name: value for name, value in said.items() if value}}

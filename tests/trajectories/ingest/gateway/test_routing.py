@@ -46,6 +46,19 @@ def test_a_live_version_answers_with_what_it_says(
     assert only_step().raw["gateway"]["asked_for"] == model
 
 
+def test_settings_of_the_chat_template_go_with_a_live_versions_calls(
+    client: Client, gate: Headers, upstream: Upstream, build: Build
+) -> None:
+    settings = {"enable_thinking": False}
+    endpoint = {"kind": "openai", "base_url": upstream.url, "model": "m", "chat_template_kwargs": settings}
+    version = build.version(endpoint=endpoint)
+    version.agent.live = version
+    version.agent.save()
+    ask(client, gate, model="assistant@live")
+    ask(client, gate, model="assistant@live", chat_template_kwargs={"enable_thinking": True})
+    assert [one.body["chat_template_kwargs"] for one in upstream.seen] == [settings, {"enable_thinking": True}]
+
+
 def test_what_the_caller_says_comes_before_what_the_version_says(
     client: Client, gate: Headers, upstream: Upstream, live: Any
 ) -> None:

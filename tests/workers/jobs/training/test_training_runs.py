@@ -35,6 +35,7 @@ from tests.conftest import Build, Cast
 from tests.pages import page_of
 from tests.worker import Worker
 from workers.jobs.training import training_runs
+from workers.trainers import run_spec
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -326,6 +327,16 @@ def test_a_damaged_dataset_is_refused_before_a_trainer_starts(launched: Launch) 
     carry_out(run)
     assert (run.state, run.error_kind) == (State.FAILED, "data")
     assert "damaged" in run.error
+
+
+def test_the_chat_template_is_set_in_training_as_in_evals(launched: Launch, build: Build) -> None:
+    settings = {"enable_thinking": False}
+    base = version(build, endpoint={"kind": "transformers", "chat_template_kwargs": settings})
+    run = launched(base=base)
+    training_runs.prepare(run, training_runs.run_dir(run))
+    training_runs.prepare(run, training_runs.run_dir(run))  # as after a kill: it is the same run's
+    spec = run_spec.read(training_runs.run_dir(run), "sft")
+    assert spec.base.chat_template_kwargs == settings
 
 
 def test_a_directory_of_another_run_is_refused(launched: Launch) -> None:
