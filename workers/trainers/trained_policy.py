@@ -136,6 +136,10 @@ def _base(spec: Spec) -> tuple[Any, Any]:
         raise TrainingError("model", f"{spec.base.path} does not load: {type(error).__name__}: {error}") from error
     if not tokenizer.chat_template:
         raise TrainingError("model", f"{spec.base.path}: its tokenizer has no chat template, and prompts are chats")
+    if not ends_of(model, tokenizer):
+        raise TrainingError(
+            "model", f"{spec.base.path}: neither model nor tokenizer names the token that ends an answer"
+        )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, templated(tokenizer, spec.base.chat_template_kwargs)

@@ -1,6 +1,7 @@
 """What goes wrong inside a run ends it with a precise word, and never with half a checkpoint."""
 
 import errno
+import json
 import shutil
 from pathlib import Path
 
@@ -70,6 +71,23 @@ def test_a_model_that_does_not_load(make: Make, start: Start, base: Path, tmp_pa
     assert "does not load" in damaged.result["message"]
     assert "is no directory" in absent.result["message"]
     assert "base.digest" in swapped.result["message"]
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "grpo"])
+def test_a_model_that_names_no_end_of_an_answer(
+    algorithm: str, make: Make, start: Start, base: Path, tmp_path: Path
+) -> None:
+    endless = tmp_path / "endless"
+    shutil.copytree(base, endless)
+    for name, key in (("tokenizer_config.json", "eos_token"), ("config.json", "eos_token_id")):
+        kept = json.loads((endless / name).read_text())
+        kept.pop(key, None)
+        (endless / name).write_text(json.dumps(kept))
+    (endless / "generation_config.json").unlink(missing_ok=True)
+    run = make(algorithm, on=endless)
+    assert start(run).wait() == 1
+    assert run.result["kind"] == "model"
+    assert "names the token that ends an answer" in run.result["message"]
 
 
 def test_an_adapter_that_does_not_fit(make: Make, start: Start, base: Path, tmp_path: Path) -> None:

@@ -254,6 +254,20 @@ def test_games_against_an_opponent_are_played_to_their_end(make: Make, start: St
     assert metrics["resampled_groups"] == 6, "a policy that cannot play loses every game alike"
 
 
+def test_a_part_of_the_batch_at_a_time_plays_the_same_attempts(make: Make, start: Start, trained: Path) -> None:
+    fields: dict[str, Any] = {
+        "on": trained, "environment": EPISODES, "train": [played(name) for name in NAMES[:4]], "held_out": False,
+        "steps": 2,
+    }  # fmt: skip
+    whole = make("grpo", name="whole", **fields)
+    parts = make("grpo", name="parts", settings={"micro_batch_size": 2}, **fields)
+    for run in (whole, parts):
+        assert start(run).wait() == 0, run.errors()
+    first, again = (run.metrics()[1] for run in (whole, parts))
+    assert first["reward_mean"] == pytest.approx(again["reward_mean"])
+    assert first["turns_mean"] == again["turns_mean"]
+
+
 def test_an_algorithm_without_a_mask_refuses_episodes(make: Make, start: Start) -> None:
     run = make("rloo", environment=EPISODES, train=[played(name) for name in NAMES[:4]], held_out=False)
     assert start(run).wait() == 1
