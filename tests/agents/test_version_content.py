@@ -79,6 +79,7 @@ def test_settings_of_a_chat_template_that_are_none_are_refused(value: Any, says:
 @pytest.mark.django_db
 def test_settings_of_the_chat_template_are_written_in_the_form(build: Build, cast: Cast, sign_in: SignIn) -> None:
     client = sign_in(cast.builder)
+    assert 'name="chat_template_kwargs" value' not in client.get(new_version(build)).content.decode()
     answer = client.post(new_version(build), filled(chat_template_kwargs='{"enable_thinking": false}'))
     assert answer.status_code == 302, answer.context["form"].errors
     assert Version.objects.get().endpoint["chat_template_kwargs"] == {"enable_thinking": False}

@@ -45,6 +45,15 @@ class _PrettyJSON(forms.JSONField):
         return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
+class _OneLineJSON(forms.JSONField):
+    """JSON in a line; nothing where there is none."""
+
+    widget = forms.TextInput
+
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value is None else super().prepare_value(value)
+
+
 class _Files(forms.FileField):
     """Several files of one field; cleaned to a list of them."""
 
@@ -81,7 +90,7 @@ class VersionForm(forms.Form):
     temperature = forms.FloatField(min_value=0, max_value=5)
     top_p = forms.FloatField(min_value=0, max_value=1)
     max_tokens = forms.IntegerField(min_value=1, max_value=MAX_TOKENS)
-    chat_template_kwargs = forms.JSONField(
+    chat_template_kwargs = _OneLineJSON(
         required=False, widget=forms.TextInput(attrs={"class": "code", "spellcheck": "false", "autocomplete": "off"})
     )
     note = forms.CharField(max_length=300, required=False)

@@ -119,7 +119,7 @@ def held_out(run: TrainingRun) -> dict[str, Any] | None:
         "key": f"held-out-{run.pk}",
         "note": f"measured while training: one greedy answer to each of {asked} tasks; dashed: step 0",
         "x": {"title": "step"},
-        "y": {"title": "success", "unit": "%", "range": [0, 100]},
+        "y": {"title": "share", "unit": "%", "range": [0, 100]},
         "series": [line, *([scores] if any(scores["y"]) and scores["y"] != values else [])],
         **({} if start is None else {"baseline": start}),
     }
