@@ -25,6 +25,8 @@ M = TypeVar("M", bound=Model)
 
 EXACT_UP_TO = 10_000
 """Longer lists are said to be about so long, as the planner thinks."""
+CHEAP = 5_000.0
+"""The planner's cost of rows that are counted at once: a few milliseconds."""
 AHEAD = 250
 """Rows that are counted on the way where a page is found by its keys."""
 
@@ -101,7 +103,7 @@ def keyset(
         elif len(found) <= max(limit, AHEAD):
             page.total = before + len(found)
         else:
-            page.total, page.about = _guess(rows, before + len(found)), True
+            page.total, page.about = _count_or_guess(rows, before + len(found))
     items = items[:limit]
     if not forward:
         items.reverse()
@@ -136,12 +138,25 @@ def page_at(
 def about(rows: QuerySet[Any]) -> tuple[int, bool]:
     """Return the number of rows, and whether that is a guess; never counts more than `EXACT_UP_TO` of them."""
     exact = rows.order_by()[: EXACT_UP_TO + 1].count()
-    return (exact, False) if exact <= EXACT_UP_TO else (_guess(rows, EXACT_UP_TO), True)
+    return (exact, False) if exact <= EXACT_UP_TO else (_rounded(_plan(rows), EXACT_UP_TO), True)
 
 
-def _guess(rows: QuerySet[Any], at_least: int) -> int:
+def _count_or_guess(rows: QuerySet[Any], at_least: int) -> tuple[int, bool]:
+    """Return the number of rows, and whether that is a guess: they are counted where that costs next to nothing."""
+    plan = _plan(rows)
+    if plan["Plan Rows"] <= EXACT_UP_TO and plan["Total Cost"] <= CHEAP:
+        return about(rows)
+    return _rounded(plan, at_least), True
+
+
+def _plan(rows: QuerySet[Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(rows.order_by().values("pk").explain(format="json"))[0]["Plan"]
+    return found
+
+
+def _rounded(plan: Mapping[str, Any], at_least: int) -> int:
     """Return the planner's row estimate, rounded down to two digits."""
-    guess = max(at_least, int(json.loads(rows.order_by().values("pk").explain(format="json"))[0]["Plan"]["Plan Rows"]))
+    guess = max(at_least, int(plan["Plan Rows"]))
     magnitude = 10 ** (len(str(guess)) - 2)
     return int(guess // magnitude * magnitude)
 

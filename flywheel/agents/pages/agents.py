@@ -170,14 +170,18 @@ def _newest_evals(agent: Agent) -> dict[int, Any]:
     """Find each version's newest finished held-out run, by its primary key; on one task set for all where there is one.
 
     That set is the one which most versions were measured on, the newest of them where there are several: success on
-    different sets says nothing of which version is better.
+    different sets says nothing of which version is better. A regression suite's comes after all others, since what it
+    guards mostly succeeds anyway.
     """
+    guards = set(agent.suites.values_list("task_set_id", flat=True))
     runs = newest_evals(agent)
     rows = runs.values_list("version_id", "task_set_id", "pk")
     newest = {(version, task_set): pk for version, task_set, pk in rows}
     measured: dict[int, list[int]] = {}
     for (_, task_set), pk in newest.items():
         measured.setdefault(task_set, []).append(pk)
-    common_last = sorted(newest, key=lambda pair: (len(measured[pair[1]]), max(measured[pair[1]])))
+    common_last = sorted(
+        newest, key=lambda pair: (pair[1] not in guards, len(measured[pair[1]]), max(measured[pair[1]]))
+    )
     chosen = {version: newest[version, task_set] for version, task_set in common_last}
     return {run.version_id: run for run in runs.filter(pk__in=chosen.values()).select_related("task_set")}

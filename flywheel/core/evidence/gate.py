@@ -562,7 +562,7 @@ def _reach(policy: Policy, before: Sequence[Row], after: Sequence[Row], gain: Ch
     over = gain.value - policy.delta_min
     if over > 0:
         needed = required_n(over, variance, alpha=2 * alpha)
-        return f" To show a rise of this size takes about {needed} tasks like these." if needed > len(tasks) else ""
+        return f" To show a rise of this size takes about {needed:,} tasks like these." if needed > len(tasks) else ""
     least = policy.delta_min + minimum_detectable(len(tasks), variance, alpha=2 * alpha)
     reach = f"{len(tasks)} tasks can show a rise of about {100 * least:.0f} points or more"
     return f" By the spread measured here, these {reach}."

@@ -76,6 +76,8 @@ def test_approving_and_rolling_back_by_click(candidate: Candidate, cast: Cast, s
     client.post(reverse("promotions:roll_back", args=["acme", agent.name]), back)
     agent.refresh_from_db()
     assert agent.live == candidate.baseline
+    page = client.get(reverse("promotions:index", args=["acme"])).content.decode()
+    assert f"Make version {candidate.version.number} live again" in page, "which is newer, so nothing is rolled back"
     assert "no reason yet" not in client.get(reverse("promotions:index", args=["acme"])).content.decode()
 
 

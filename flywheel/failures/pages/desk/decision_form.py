@@ -69,7 +69,7 @@ def read(trajectory: Trajectory, data: Mapping[str, str]) -> Written:
         note=data.get("note", "").replace("\r\n", "\n"),
         seen=seen_of(data),
         correction=correction_form.read(tools_of(trajectory), data, own_message(trajectory, data.get("step", ""))),
-        wants_correction=bool(data.get("correct")),
+        wants_correction=bool(data.get("correct")) and data.get("quick") != NOTHING_WRONG,
     )
 
 

@@ -127,6 +127,15 @@ def test_a_correction_is_saved_from_the_fields(cast: Cast, sign_in: SignIn, row:
     }
 
 
+def test_a_correction_that_was_begun_does_not_keep_anybody_from_finding_nothing_wrong(
+    cast: Cast, sign_in: SignIn, row: Trajectory
+) -> None:
+    begun = {"correct": "1", "tool": "calendar.create_event", "was": "form", "arg.day": "someday"}
+    sign_in(cast.reviewer).post(url("label", row), {"quick": "nothing", "seen": "0", **begun}, headers=HTMX)
+    found = Failure.objects.get()
+    assert (found.decision, found.corrected) == ("rejected", None)
+
+
 def test_an_unticked_correction_is_not_saved(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
     sent = {"bucket": "wrong_arguments", "seen": "0", "tool": "email.send", "arg.to": "Bako"}
     sign_in(cast.reviewer).post(url("label", row), sent)
