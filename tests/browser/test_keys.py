@@ -397,6 +397,7 @@ def begins(desk: Desk, key: str) -> None:
 
 
 def goes_to(desk: Desk, field: str, key: str = "Tab") -> None:
+    desk.page.wait_for_function("() => !document.querySelector('#correction.htmx-request, #correction .htmx-request')")
     for _ in range(12):
         if desk.page.evaluate("document.activeElement.id") == field:
             return

@@ -129,7 +129,8 @@ def test_a_verifier_that_always_raises(make: Make, start: Start, trained: Path) 
 
 def test_some_unscored_tasks_are_not_zero(make: Make, start: Start, trained: Path) -> None:
     held_out = [task(name) for name in NAMES[8:]] + [task("Cy", target={})]
-    run = make("grpo", on=trained, steps=1, train=[task("Ada"), task("Bo", target={})], held_out=held_out)
+    train, readable = [task("Ada"), task("Bo", target={})], {"temperature": 0.1}
+    run = make("grpo", on=trained, steps=1, train=train, held_out=held_out, settings=readable)
     assert start(run).wait() == 0, run.errors()
     assert (run.events("eval")[0]["n"], run.events("eval")[0]["unscored"]) == (4, 1)
     assert 0 < run.metrics()[1]["unscored"] <= 0.5

@@ -3,7 +3,7 @@ chat template writes there, and each token is known as the policy's or not."""
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -461,6 +461,15 @@ def test_what_comes_between_is_written_as_in_the_midst_of_a_text(kind: str, monk
     assert whole[: len(prompt)] == prompt
     _, episode = one(engine_of(tokenizer, ["</s>"]), Scripted([SURE]))
     assert (episode.prompt + episode.completion)[: len(whole)] == whole
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """So small a model is quickest on one: beside other tests, threads that wait for each other took 20 times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
