@@ -465,7 +465,7 @@ def test_what_comes_between_is_written_as_in_the_midst_of_a_text(kind: str, monk
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """A model so small is quickest on one; beside other tests, threads that wait for each other took 20 times as long."""
+    """A model so small is quickest on one; threads that wait for each other took 20 times as long beside others."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
