@@ -8,11 +8,13 @@ from typing import Any
 from django.db.models import Q
 from django.http import JsonResponse
 from django.urls import reverse
+from django.utils.text import slugify
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
 from flywheel.agents.models import Agent, Version
+from flywheel.core.text.glossary import TERMS
 from flywheel.edge.numbers import key
 from flywheel.environments.models import Environment, Task, TaskSet
 from flywheel.evals.models import EvalRun
@@ -84,6 +86,9 @@ def _places(project: Project, permissions: frozenset[str], words: list[str]) -> 
         for name in names:
             if _has(f"{guides.read('guides', name).title} {name} guide help", words):
                 yield guides.read("guides", name).title, "guide", reverse("help:guide", args=[name])
+    for term in TERMS:
+        if _has(term, words):
+            yield term, "glossary", f"{reverse('help:glossary')}#{slugify(term)}"
 
 
 def _objects(project: Project, words: list[str]) -> Iterator[Place]:

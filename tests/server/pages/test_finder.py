@@ -58,6 +58,7 @@ def test_pages_categories_and_guides_are_found_by_any_of_their_names(found: Ask)
     assert "Settings: retention, how long data is kept" in found("retention")
     assert found("hallucinated_api") == found("invented tool") == ["Invented tool"]
     assert any("Reviewing" in label for label in found("reviewer guide"))
+    assert "sealed" in " ".join(found("sealed")).lower()
 
 
 def test_a_page_is_offered_only_to_who_may_open_it(cast: Cast, found: Ask) -> None:
