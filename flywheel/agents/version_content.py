@@ -103,11 +103,8 @@ def check_endpoint(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
     if kind not in KINDS:
         raise Refused(f"{kind!r} is unknown; use one of {', '.join(KINDS)}", field="endpoint.kind")
     needed = {"kind"} if kind == TRANSFORMERS else {"kind", "base_url", "model", "api_key_env"}
-    if kind != PROGRAM:
-        needed |= {"chat_template_kwargs"}
     wanted = needed | set(OPTIONS[kind])
-    if kind == PROGRAM:
-        wanted |= {"way", "code", *_place(value.get("way"))}
+    wanted |= {"way", "code", *_place(value.get("way"))} if kind == PROGRAM else {"chat_template_kwargs"}
     if unknown := sorted(set(value) - wanted):
         raise Refused(
             f"is not part of a {kind} endpoint; {', '.join(sorted(wanted))} are", field=f"endpoint.{unknown[0]}"
@@ -124,12 +121,10 @@ def check_endpoint(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
 
 def _template_settings(value: Any) -> dict[str, Any]:
     """Settings of the model's chat template by name, such as `{"enable_thinking": false}`. Raises Refused."""
-    if not value and value in (None, "", {}):
+    if value in (None, "", {}):
         return {}
     is_object = isinstance(value, dict) and len(value) <= TEMPLATE_SETTINGS_MAX
-    if not is_object or not all(
-        isinstance(each, bool | int | float | str) and len(str(each)) <= 1000 for each in value.values()
-    ):
+    if not is_object or not all(_is_template_setting(*pair) for pair in value.items()):
         raise Refused(
             f"expected an object of at most {TEMPLATE_SETTINGS_MAX} true, false, numbers or texts by name, such as "
             '{"enable_thinking": false}',
@@ -138,6 +133,13 @@ def _template_settings(value: Any) -> dict[str, Any]:
     if taken := sorted(set(value) & _OF_TEMPLATES):
         raise Refused(f"{taken[0]} is set by Flywheel itself", field="endpoint.chat_template_kwargs")
     return {"chat_template_kwargs": value}
+
+
+def _is_template_setting(name: str, value: Any) -> bool:
+    """Whether a template can have it, and the database keep it: it takes neither NUL nor numbers that are none."""
+    is_number = isinstance(value, int | float) and abs(value) < math.inf
+    is_text = isinstance(value, str) and len(value) <= 1000 and "\0" not in value
+    return name.isidentifier() and len(name) <= 100 and (is_number or is_text)
 
 
 def _server(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:

@@ -48,8 +48,6 @@ class _PrettyJSON(forms.JSONField):
 class _OneLineJSON(forms.JSONField):
     """JSON in a line; nothing where there is none."""
 
-    widget = forms.TextInput
-
     def prepare_value(self, value: Any) -> Any:
         return "" if value is None else super().prepare_value(value)
 

@@ -59,7 +59,8 @@ class LaunchForm(ObjectForm):
         self.project = project
         self.full_clean()
         base_before = self._base_before()
-        if data.get("mode") in (None, usual_mode(base_before)):  # nobody has chosen one
+        is_as_shown = base_before is not None and data.get("mode") == usual_mode(base_before)
+        if not data.get("mode") or is_as_shown:  # nobody has chosen one
             texts["mode"] = self.cleaned_data["mode"] = usual_mode(self.base)
         before = self._defaults_before(base_before)
         self.defaults = default_settings(self.known.name, self.base, texts["mode"])

@@ -172,6 +172,8 @@ def test_a_big_model_is_proposed_an_adapter_and_what_fits_into_memory(room: Room
     assert (small["mode"], small["set.micro_batch_size"], small["set.max_completion_length"]) == ("full", "0", "96")
     chosen = posted(text(client.get(f"{HERE}launch/", page | {"mode": "full"}, headers=HTMX)))
     assert chosen["mode"] == "full"
+    linked = posted(text(client.get(f"{HERE}launch/", {"base": str(big), "mode": "full"})))
+    assert linked["mode"] == "full", "as a link says, such as that to another run like it"
 
 
 def test_every_wrong_field_is_told_at_once(room: Room, sign_in: SignIn) -> None:

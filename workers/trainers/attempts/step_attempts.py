@@ -9,6 +9,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from flywheel.core.envs import Task
@@ -128,16 +129,12 @@ class Attempts:
         if self._rounds:
             self.figures["resampled"] = float(resampled)
         if self.judge.env.max_turns > 1:
-            self.figures["turns"] = _mean([len(rollout.responses) for rollout in rollouts])
-            self.figures["broken_off"] = _mean([bool(rollout.ended) for rollout in rollouts])
-            self.figures["out_of_turns"] = _mean([is_out_of_turns(rollout) for rollout in rollouts])
+            self.figures["turns"] = fmean([len(rollout.responses) for rollout in rollouts])
+            self.figures["broken_off"] = fmean([bool(rollout.ended) for rollout in rollouts])
+            self.figures["out_of_turns"] = fmean([is_out_of_turns(rollout) for rollout in rollouts])
 
 
 def is_out_of_turns(rollout: Rollout) -> bool:
     """Whether the environment would have gone on, and the episode had no turns left."""
     went_on = bool(rollout.messages) and rollout.messages[-1].role != "assistant"
     return went_on and not rollout.ended and not rollout.error
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
