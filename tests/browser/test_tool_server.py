@@ -60,3 +60,35 @@ def test_a_tool_server_is_attached_tried_played_and_proved(
         narrow.open(f"/p/{cast.project.slug}/environments/{path}")
         assert narrow.overflow() == 0, path
     assert tab.problems == narrow.problems == []
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_a_replay_asks_only_for_what_counts(browser: Browser, live_server: LiveServer, cast: Cast) -> None:
+    builder = User.objects.create_user(username="bo", password=PASSWORD)
+    Membership.objects.create(user=builder, project=cast.project, role=Role.BUILDER)
+    tab = Tab(browser, live_server.url)
+    page = tab.page
+    tab.sign_in("bo", PASSWORD)
+    tab.open(f"/p/{cast.project.slug}/environments/new/")
+    names = ("user", "script", "unknown", "source", "simulator_model", "server_base_url")
+
+    def shown() -> list[str]:
+        return [name for name in names if page.locator(f"[name={name}]").is_visible()]
+
+    assert shown() == [], "the next action is judged, so that nothing answers it"
+    page.select_option("[name=judged]", "end")
+    assert shown() == ["user", "unknown"]
+    page.select_option("[name=user]", "script")
+    page.select_option("[name=unknown]", "model")
+    assert shown() == ["user", "script", "unknown", "simulator_model"]
+    page.select_option("[name=unknown]", "server")
+    assert shown() == ["user", "script", "unknown", "server_base_url"]
+    page.fill("[name=name]", "again")
+    page.fill("[name=script]", "not JSON")
+    page.select_option("[name=unknown]", "error")
+    tab.click("Create environment")
+    expect(page.locator(".field:has([name=script])")).to_contain_text("JSON")
+    page.select_option("[name=judged]", "next")
+    assert shown() == ["script"], "what is wrong stays in view"
+    assert tab.problems == [] or all("422" in problem for problem in tab.problems)

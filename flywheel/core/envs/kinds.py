@@ -25,6 +25,8 @@ class Kind:
     label: str
     description: str
     """What a policy has to do in it, in a sentence."""
+    use_when: str
+    """For which agent and which question to choose it, in a sentence."""
     build: Callable[..., Environment]
     """Of config and verifier; and of `runners`, where it has a `runner` or `players`."""
     generate: Callable[..., Iterator[Task]] | None = None
@@ -37,6 +39,8 @@ class Kind:
     is_external: bool = False
     """Its tools and its verdict are somebody else's server's. It is measured on and never trained on: every task is
     held-out."""
+    is_example: bool = False
+    """A game or a benchmark to try Flywheel on, rather than a place for a team's own agent."""
     is_world: bool = False
     """Tools of a team's own: people write its tasks (`worlds.own_world`)."""
     runner: str = ""
@@ -63,6 +67,7 @@ KINDS: dict[str, Kind] = {
         "Replay",
         "A recorded beginning and what is wanted from there: calls, words, a refusal, a question. Any labelled failure "
         "can become its task.",
+        "Your agent has recorded runs, and you want its failures fixed. The usual choice.",
         stand_ins.build,
         from_failures=True,
         players=stand_ins.players,
@@ -73,6 +78,7 @@ KINDS: dict[str, Kind] = {
         "Own world",
         "Your own tools, as Python functions over a state, played in the sandbox. Judged by the state left behind, "
         "by calls and by words.",
+        "What matters is the state that the agent leaves behind, and you can write its tools in Python.",
         OwnWorld,
         runner="world",
         settings=own_world.SETTINGS,
@@ -82,6 +88,7 @@ KINDS: dict[str, Kind] = {
         "Your tool server",
         "Your own tools behind an address, over HTTP or MCP. Workers call them; judged by calls, by words, and by the "
         "state where the server shows it.",
+        "You already have a test server for the agent's tools.",
         ServerWorld,
         runner="server",
         settings=server_world.SETTINGS,
@@ -90,22 +97,35 @@ KINDS: dict[str, Kind] = {
     "tool_call": Kind(
         "Tool call",
         "One request, one tool call as the answer, judged by its effect. Tasks are made of labelled failures.",
+        "Your agent answers each request with one call, and nothing follows from it.",
         ToolCallEnvironment,
         from_failures=True,
         settings=("tools",),
         check_new=tool_call.check_new,
     ),
+    "nemo_gym": Kind(
+        "NeMo Gym server",
+        "Somebody else's resources server: its tools are called and its verdict is asked over the network.",
+        "You want to measure on a benchmark that somebody serves for NeMo Gym.",
+        NemoGym,
+        is_external=True,
+        runner="gym",
+        settings=nemo_gym.SETTINGS,
+    ),
     "workplace": Kind(
         "Workplace",
         "Requests about calendar, email, tasks and contacts, several tool calls each, judged by what is left behind.",
+        "You want a benchmark of several steps before you have tasks of your own.",
         Workplace,
         request_templates.generate,
         settings=("system_prompt", "max_turns", "token_limit", "now", "database"),
+        is_example=True,
         reserved=request_templates.HELD_OUT,
     ),
     "tictactoe": Kind(
         "Tic-tac-toe",
         "Whole games against an opponent of known skill, a move a turn.",
+        "You want to watch reinforcement learning work on something small.",
         TicTacToe,
         tictactoe.generate,
         options={
@@ -113,15 +133,8 @@ KINDS: dict[str, Kind] = {
             "high": (1.0, "largest share of random moves; 1 only moves at random"),
         },
         tells_unsafe=False,
+        is_example=True,
         settings=("system_prompt", "max_turns", "token_limit"),
-    ),
-    "nemo_gym": Kind(
-        "NeMo Gym server",
-        "Somebody else's resources server: its tools are called and its verdict is asked over the network.",
-        NemoGym,
-        is_external=True,
-        runner="gym",
-        settings=nemo_gym.SETTINGS,
     ),
 }
 

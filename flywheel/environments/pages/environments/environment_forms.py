@@ -147,7 +147,7 @@ class ReplayForm(FunctionsForm, NewForm):
         choices=[("replay", "The recorded user, while it still fits"), ("script", "A script")],
         required=False,
         label="User",
-        help_text="Who answers the agent's messages without a call. Only if the end is judged.",
+        help_text="Who answers the agent's messages without a call.",
     )
     script = forms.CharField(
         required=False,
@@ -167,9 +167,9 @@ class ReplayForm(FunctionsForm, NewForm):
         choices=[
             ("error", "An error"),
             ("stub", "An empty result of the tool's shape"),
-            ("python", "The functions below, in Python"),
-            ("model", "The model below"),
-            ("server", "Your tool server below"),
+            ("python", "Functions in Python"),
+            ("model", "A model"),
+            ("server", "Your tool server"),
         ],
         label="Unrecorded calls",
         help_text="How they are answered (and marked) when an attempt is played to the end.",

@@ -48,6 +48,7 @@ from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_fro
 from flywheel.environments.versions import environment_versions
 from flywheel.environments.versions.environment_terms import Terms
 from flywheel.trajectories.annotations.project_buckets import every
+from flywheel.trajectories.models import Source
 
 SETS_AT_ONCE = 20
 STARTERS_SHOWN = 5
@@ -123,6 +124,9 @@ def create(request: PageRequest) -> HttpResponse:
     may_attach = Permission.ADMIN in request.permissions
     kinds = [(each, found) for each, found in KINDS.items() if may_attach or not found.is_external]
     context: dict[str, Any] = {"form": form, "kind": kind, "chosen": name, "kinds": kinds}
+    if isinstance(form, EnvironmentForm):
+        sent = request.project.trajectories.filter(source=Source.PRODUCTION, agent__isnull=False)
+        context["traffic_of"] = sent.order_by("-pk").values_list("agent__name", flat=True).first()
     if isinstance(form, DraftForm):
         context["tools"] = form.tool_lines
     if isinstance(form, WorldForm | ReplayForm | NewServerForm):
@@ -321,9 +325,8 @@ def environment_page(
         "page": page,
         "chosen": chosen,
         "hides_held_out": chosen["split"] not in MEASURED,
-        "chosen_splits": task_selection.splits_of(task_selection.to_freeze(row, found))
-        if any(chosen.values())
-        else None,
+        "is_filtered": any(chosen.values()),
+        "to_freeze": task_selection.splits_of(task_selection.to_freeze(row, found)),
         "splits": Split.choices,
         "buckets": _buckets(row),
         "rates": task_statistics.solve_rates(row),

@@ -43,6 +43,12 @@ def test_an_empty_room_says_what_to_do(cast: Cast, sign_in: SignIn) -> None:
     assert "No version to take tools from" in page_of(sign_in(cast.builder).get(SINGLE))
 
 
+def test_where_no_version_is_one_is_made_from_what_production_sends(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    build.trajectory(agent=build.agent("support"))
+    page = page_of(sign_in(cast.builder).get(SINGLE))
+    assert reverse("trajectories:version_from_traffic", args=["acme", "support"]) in page
+
+
 def test_an_environment_begins_with_what_a_version_has(cast: Cast, sign_in: SignIn, build: Build) -> None:
     version = build.version()
     sent = {
@@ -71,7 +77,12 @@ def test_replay_comes_first_and_needs_nothing_but_recorded_runs(cast: Cast, sign
     build.trajectory(tools=[*TOOLS, find | {"description": "newer"}])
     client = sign_in(cast.builder)
     page = page_of(client.get(url("create")))
-    assert page.index("Replay</a>") < page.index("Tool call</a>")
+    assert (
+        page.index("<b>Replay</b>")
+        < page.index("<b>Tool call</b>")
+        < page.index("Examples")
+        < page.index("<b>Tic-tac-toe</b>")
+    )
     assert "Any agent, tools from recorded runs" in page
     answer = client.post(url("create"), {"name": "again", "held_out_share": "0.3", "judged": "end"})
     assert (answer.status_code, answer["Location"]) == (302, url("environment", "again"))
@@ -206,7 +217,10 @@ def test_a_choice_of_tasks_is_frozen_as_the_filters_show_it(cast: Cast, sign_in:
     page = page_of(client.post(url("freeze", "mail"), form, follow=True, headers=shown))
     assert "Nothing was changed: " in page
     assert '<input type="hidden" name="fresh" value="yes">' in page
-    assert "Freeze all proved tasks as" in page_of(client.get(url("environment", "mail")))
+    page = page_of(client.get(url("environment", "mail")))
+    assert "Freeze all proved tasks as" in page
+    held_out = golden.tasks.count()
+    assert f"train, <b>{held_out}</b> held-out: those" in page, "what will be in it is said before"
 
 
 def test_freezing_leads_to_the_set_and_a_refusal_says_why(cast: Cast, sign_in: SignIn, build: Build) -> None:
