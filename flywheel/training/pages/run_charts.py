@@ -31,6 +31,8 @@ class Picture:
     note: str = ""
     spread: str = ""
     """The metric that is the band's half-width around the first line."""
+    aside: bool = False
+    """Looked at when something is wrong, so that it is folded away."""
     family: str = ""
     """Prefix of metrics each of which is a line, called by the rest of its name."""
 
@@ -72,16 +74,20 @@ PICTURES = [
     Picture("truncated", "Cut-off completions", {"truncated_fraction": "completions"}, share=True),
     Picture("clip", "Clip fraction", {"clip_low": "low", "clip_high": "high", "clip_region": "either"}, share=True),
     Picture("loss", "Loss", {"loss": "loss"}, axis="loss"),
-    Picture("grad", "Gradient norm", {"grad_norm": "norm"}, axis="norm"),
-    Picture("rate", "Learning rate", {"learning_rate": "rate"}, axis="rate"),
-    Picture("time", "Step time", {"step_time_s": "step"}, unit="s", axis="time"),
+    Picture("grad", "Gradient norm", {"grad_norm": "norm"}, axis="norm", aside=True),
+    Picture("rate", "Learning rate", {"learning_rate": "rate"}, axis="rate", aside=True),
+    Picture("time", "Step time", {"step_time_s": "step"}, unit="s", axis="time", aside=True),
 ]
 ON_POLICY = "0 by construction: one step per batch of attempts"
 
 
-def curves(run: TrainingRun, steps: Steps, stride: int) -> list[dict[str, Any]]:
-    """Everything that the run measured as it learnt. `steps` are every `stride`-th step's metrics."""
-    return [*filter(None, (_draw(picture, steps, run, stride) for picture in PICTURES))]
+def curves(run: TrainingRun, steps: Steps, stride: int, *, aside: bool = False) -> list[dict[str, Any]]:
+    """Pictures of what the run measured as it learnt: those put aside, or the others.
+
+    `steps` are every `stride`-th step's metrics.
+    """
+    wanted = (picture for picture in PICTURES if picture.aside == aside)
+    return [*filter(None, (_draw(picture, steps, run, stride) for picture in wanted))]
 
 
 def step_points(run: TrainingRun) -> tuple[Steps, int]:
@@ -117,7 +123,7 @@ def held_out(run: TrainingRun) -> dict[str, Any] | None:
         "kind": "line",
         "title": "Held-out success",
         "key": f"held-out-{run.pk}",
-        "note": f"measured while training: one greedy answer to each of {asked} tasks; dashed: step 0",
+        "note": f"greedy, {asked} tasks; dashed: step 0",
         "x": {"title": "step"},
         "y": {"title": "share", "unit": "%", "range": [0, 100]},
         "series": [line, *([scores] if any(scores["y"]) and scores["y"] != values else [])],

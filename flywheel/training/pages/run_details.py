@@ -22,6 +22,8 @@ from flywheel.training.pages.run_charts import Steps
 
 TURNED_SHOWN = 3
 """Sampled tasks that stand beside the chart of held-out success."""
+SAMPLED_SHOWN = 5
+"""Sampled tasks that are shown until somebody asks for others."""
 SAMPLED_STEPS = 3
 """Evaluations whose rollouts stand side by side: the first, the middle one, the last."""
 LOG_LINES = 300
@@ -88,16 +90,18 @@ def _gain(curve: list[float]) -> float | None:
     return sum(curve[-fifth:]) / fifth - sum(curve[:fifth]) / fifth if fifth >= 2 else None
 
 
-def samples(run: TrainingRun) -> dict[str, Any]:
-    """Rollouts of the same held-out tasks at several steps, side by side: `{steps, rows, turned, fixed, broken}`.
+def samples(run: TrainingRun, chosen: str = "") -> dict[str, Any]:
+    """Rollouts of the same held-out tasks at several steps, side by side: `{steps, rows, turned, counts, chosen}`.
 
     `turned` are rows of tasks that the last of these steps answers otherwise than the first, those it broke first.
+    `rows` are those that are chosen, one of `counts` ("fixed", "broken", "same", "all"), or the first few, turned ones
+    before the others.
     """
     found = list(run.points.filter(kind=Point.Kind.SAMPLES).order_by("step").values_list("step", flat=True))
     if not found:
-        return {"steps": [], "rows": [], "turned": [], "fixed": 0, "broken": 0}
-    chosen = sorted({found[0], found[len(found) // 2], found[-1]})[:SAMPLED_STEPS]
-    points = run.points.filter(kind=Point.Kind.SAMPLES, step__in=chosen).order_by("step")
+        return {"steps": [], "rows": [], "turned": [], "counts": {}, "chosen": ""}
+    steps = sorted({found[0], found[len(found) // 2], found[-1]})[:SAMPLED_STEPS]
+    points = run.points.filter(kind=Point.Kind.SAMPLES, step__in=steps).order_by("step")
     by_task: dict[str, dict[int, Any]] = {}
     prompts: dict[str, str] = {}
     for point in points:
@@ -114,7 +118,7 @@ def samples(run: TrainingRun) -> dict[str, Any]:
             "task": task,
             "url": urls.get(numbers.get(task) or 0, ""),
             "prompt": prompts[task],
-            "cells": [at.get(step) for step in chosen],
+            "cells": [at.get(step) for step in steps],
         }
         for task, at in by_task.items()
     ]
@@ -122,12 +126,14 @@ def samples(run: TrainingRun) -> dict[str, Any]:
     broken = [row for row, before, after in ends if before and after is False]
     fixed = [row for row, before, after in ends if before is False and after]
     turned = broken + fixed
+    same = [row for row in rows if row not in turned]
+    groups = {"fixed": fixed, "broken": broken, "same": same, "all": turned + same}
     return {
-        "steps": chosen,
-        "rows": [*turned, *(row for row in rows if row not in turned)],
+        "steps": steps,
+        "rows": groups.get(chosen, groups["all"][:SAMPLED_SHOWN]),
         "turned": turned[:TURNED_SHOWN],
-        "fixed": len(fixed),
-        "broken": len(broken),
+        "counts": {name: len(group) for name, group in groups.items()},
+        "chosen": chosen if chosen in groups else "",
     }
 
 

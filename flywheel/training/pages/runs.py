@@ -83,7 +83,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "reward": reward_lock.kept(found),
         "contamination": next(iter(kept_checks([found.dataset], [found.task_set]).values()), None),
     }
-    return render(request, "training/run.html", {**_live(found), **defaults})
+    return render(request, "training/run.html", {**_live(request, found), **defaults})
 
 
 @require_GET
@@ -93,14 +93,14 @@ def live(request: PageRequest, pk: int) -> HttpResponse:
     found = run_of(request, pk)
     if request.GET.get("seen") == run_details.fingerprint(found):
         return unchanged(is_over=run_details.is_settled(found))
-    context = _live(found)
+    context = _live(request, found)
     response = progress(request, "training/_live.html", context, is_over=context["is_settled"])
     if found.is_finished:  # what only a finished run has stands outside of the fragment
         response["HX-Refresh"] = "true"
     return response
 
 
-def _live(found: TrainingRun) -> dict[str, Any]:
+def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
     steps, stride = run_charts.step_points(found)
     return {
         "run": found,
@@ -112,7 +112,8 @@ def _live(found: TrainingRun) -> dict[str, Any]:
         "alerts": run_details.alerts(found, steps),
         "held_out": run_charts.held_out(found),
         "curves": run_charts.curves(found, steps, stride),
-        "samples": run_details.samples(found),
+        "curves_aside": run_charts.curves(found, steps, stride, aside=True),
+        "samples": run_details.samples(found, request.GET.get("samples", "")),
         "log": run_details.log(found),
         "advice": run_details.failed_advice(found) if found.state == State.FAILED else "",
         "waits_for": _holder(found),

@@ -142,4 +142,26 @@ def test_tasks_that_turned_come_first_and_of_those_the_broken_ones(room: Room) -
     found = run_details.samples(run)
     assert [row["task"] for row in found["turned"]] == ["t-2", "t-1"]
     assert [row["task"] for row in found["rows"]] == ["t-2", "t-1", "t-3", "t-4"]
-    assert (found["fixed"], found["broken"]) == (1, 1)
+    assert found["counts"] == {"fixed": 1, "broken": 1, "same": 2, "all": 4}
+    shown = {name: [row["task"] for row in run_details.samples(run, name)["rows"]] for name in found["counts"]}
+    assert shown == {"fixed": ["t-1"], "broken": ["t-2"], "same": ["t-3", "t-4"], "all": ["t-2", "t-1", "t-3", "t-4"]}
+
+
+def test_a_few_sampled_tasks_are_shown_until_all_are_asked_for(room: Room) -> None:
+    run = room.launch()
+    scored = {"prompt": "", "completion": "", "score": 1.0, "parts": {}, "reason": ""}
+    samples: list[dict[str, Any]] = [{"task_id": f"t-{at}", **scored} for at in range(9)]
+    Point.objects.create(run=run, kind=Point.Kind.SAMPLES, step=0, at=NOON, values=samples)
+    shown = {name: len(run_details.samples(run, name)["rows"]) for name in ("", "all", "fixed", "everything")}
+    assert shown == {"": 5, "all": 9, "fixed": 0, "everything": 5}
+
+
+def test_pictures_of_how_it_ran_are_put_aside(room: Room) -> None:
+    run = room.launch(settings={"steps": 20})
+    room.measured(run, 20, loss=float, learning_rate=float, step_time_s=float)
+    steps, stride = run_charts.step_points(run)
+    assert [spec["title"] for spec in run_charts.curves(run, steps, stride)] == ["Loss"]
+    assert [spec["title"] for spec in run_charts.curves(run, steps, stride, aside=True)] == [
+        "Learning rate",
+        "Step time",
+    ]
