@@ -19,6 +19,8 @@ from flywheel.edge.numbers import number
 from flywheel.edge.refusals import refusal_shown
 
 RECENT = 20
+CHARTED = 4
+"""Agents whose held-out success is drawn below their list, first by name."""
 VERSIONS = 200
 
 
@@ -26,7 +28,16 @@ VERSIONS = 200
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     agents = Agent.objects.filter(project=request.project).select_related("live").order_by("name")
-    return render(request, "agents/index.html", {"agents": agents.annotate(version_count=Count("versions"))})
+    found = list(agents.annotate(version_count=Count("versions")))
+    charted = found[:CHARTED]
+    context = {
+        "agents": [
+            {"agent": one, "eval": _newest_evals(one).get(one.live_id) if one in charted and one.live_id else None}
+            for one in found
+        ],
+        "charts": [chart for one in charted if (chart := held_out_chart(one, title=one.name))],
+    }
+    return render(request, "agents/index.html", context)
 
 
 @require_http_methods(["GET", "POST"])

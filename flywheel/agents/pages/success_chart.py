@@ -90,7 +90,7 @@ def newest_evals(agent: Agent) -> QuerySet[Any]:
     return runs.filter(pk__in=newest).order_by("-pk")
 
 
-def held_out_chart(agent: Agent) -> dict[str, Any] | None:
+def held_out_chart(agent: Agent, title: str = "Held-out success by version") -> dict[str, Any] | None:
     """Held-out success over versions, a line a task set that two or more were measured on; None where there is none.
 
     Each point is the newest finished eval of that version on that set, with its interval.
@@ -108,9 +108,9 @@ def held_out_chart(agent: Agent) -> dict[str, Any] | None:
         return None
     return {
         "kind": "line",
-        "title": "Held-out success by version",
+        "title": title,
         "key": f"held-out-{agent.pk}",
-        "note": f"{agent}, by task set, 95% intervals",
+        "note": "held-out success by version and task set, 95% intervals",
         "x": {"title": "version"},
         "y": {"title": "success", "unit": "%"},
         "series": [

@@ -1,17 +1,25 @@
 """The agent's page: which eval stands beside each version."""
 
+from collections.abc import Callable
+
 import pytest
+from django.test import Client
+from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.agents.pages.agents import _newest_evals
 from flywheel.environments.task_sets.suite_definitions import put
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from tests.promotions.conftest import Evaluated, agent, evaluated
 
 __all__ = ["agent", "evaluated"]
 
 pytestmark = pytest.mark.django_db
+SignIn = Callable[[User], Client]
+INDEX = reverse("agents:index", args=["acme"])
 
 
 def test_versions_are_shown_by_the_tasks_that_they_were_trained_for_and_not_by_what_guards_them(
@@ -30,3 +38,21 @@ def test_versions_are_shown_by_the_tasks_that_they_were_trained_for_and_not_by_w
     third = build.version(agent, system_prompt="Do it.")
     evaluated(third, guard, passing=10)
     assert _newest_evals(agent)[third.pk].task_set == guard, "where nothing else was measured"
+
+
+def test_the_list_shows_how_the_live_version_does_and_how_versions_compare(
+    agent: Agent, build: Build, cast: Cast, evaluated: Evaluated, sign_in: SignIn
+) -> None:
+    first, second = agent.live, build.version(agent, system_prompt="Do.")
+    assert first is not None
+    client = sign_in(cast.viewer)
+    assert "not evaluated on held-out tasks yet" in page_of(client.get(INDEX))
+    tasks = build.task_set(name="tasks", held_out=12)
+    evaluated(first, tasks, passing=6)
+    answer = client.get(INDEX)
+    assert "25.0%" in page_of(answer)
+    assert answer.context["charts"] == [], "one version is nothing to compare"
+    evaluated(second, tasks, passing=18)
+    answer = client.get(INDEX)
+    assert "25.0%" in page_of(answer)
+    assert [chart["title"] for chart in answer.context["charts"]] == [agent.name]
