@@ -290,6 +290,7 @@
     if (event.key === "ArrowDown") choose(chosen + 1);
     else if (event.key === "ArrowUp") choose(chosen - 1);
     else if (event.key === "Enter" && offered.length > 0) take(offered[chosen]);
+    else if (event.key === "Escape") palette.close(); // a search field takes the first one to empty itself
     else return;
     event.preventDefault();
   });

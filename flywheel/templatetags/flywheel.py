@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from flywheel.core.detectors.standard_buckets import name_of
+from flywheel.core.detectors.standard_buckets import detector_named, name_of
 from flywheel.core.text.glossary import TERMS
 from flywheel.core.verifiers import CAUSES
 from flywheel.templatetags import numbers, pictures, texts
@@ -82,6 +82,7 @@ def state(value: Any, label: str = "") -> SafeString:
     return format_html('<span class="chip {}"><span aria-hidden="true">{}</span> {}</span>', tone, mark, shown)
 
 
+register.filter("detector_named", detector_named)
 register.filter("bucket_name", name_of)
 """A bucket's key in running text: `wrong tool`. `known_buckets`, the project's, is on every page."""
 

@@ -94,6 +94,7 @@ def looks_whole(page: Page) -> None:
         expect(page.locator(part)).to_have_count(1)
     page.keyboard.press("Control+k")
     expect(page.locator("#palette")).to_be_visible()
+    page.keyboard.type("ru")
     page.keyboard.press("Escape")
     expect(page.locator("#palette")).to_be_hidden()
 

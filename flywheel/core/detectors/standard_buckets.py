@@ -12,7 +12,18 @@ from dataclasses import dataclass
 
 from flywheel.core.detectors import DETECTORS, Context, Detector, Proposal, detect
 
-__all__ = ["BUCKETS", "DETECTORS", "Bucket", "Context", "Detector", "Proposal", "detect", "keys_named", "name_of"]
+__all__ = [
+    "BUCKETS",
+    "DETECTORS",
+    "Bucket",
+    "Context",
+    "Detector",
+    "Proposal",
+    "detect",
+    "detector_named",
+    "keys_named",
+    "name_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,11 @@ class Bucket:
 def name_of(key: str, known: Mapping[str, Bucket]) -> str:
     """In running text: `wrong tool`. A bucket that is not known shows its key."""
     return known[key].label.lower() if key in known else key.replace("_", " ")
+
+
+def detector_named(key: str) -> str:
+    """The name of a detector as people read it: what it finds. One that is not known any more shows its key."""
+    return DETECTORS[key].description if key in DETECTORS else key.replace("_", " ")
 
 
 def keys_named(text: str, known: Mapping[str, Bucket]) -> list[str]:

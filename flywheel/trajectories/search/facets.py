@@ -2,12 +2,13 @@
 suggestions for a value that none of them has."""
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
-from flywheel.core.detectors.standard_buckets import keys_named
+from flywheel.core.detectors.standard_buckets import Bucket, keys_named
 from flywheel.system.sql import bound
 from flywheel.trajectories.annotations.project_buckets import every
 from flywheel.trajectories.models import Trajectory
@@ -101,7 +102,7 @@ def meant(project: Project, rows: QuerySet[Trajectory], q: str) -> list[str]:
     buckets = every(project)
     for field, value in asked:
         if field == "bucket" and value != "none" and not buckets.keys() & keys_named(value, buckets):
-            found.append(f"Unknown category {value!r}. {nearest(value, buckets)}")
+            found.append(f"Unknown category {value!r}. {_nearest_name(value, buckets)}")
         if field in _NAMED:
             names = _names(rows, _NAMED[field])
             near = difflib.get_close_matches(value, names, n=1) if value not in names else []
@@ -109,6 +110,16 @@ def meant(project: Project, rows: QuerySet[Trajectory], q: str) -> list[str]:
                 f"{field}:{value} was not seen lately. Did you mean {grammar.term(field, name)}?" for name in near
             ]
     return found
+
+
+def _nearest_name(value: str, buckets: Mapping[str, Bucket]) -> str:
+    """The category that was probably meant, or all of them, by their names."""
+    names = [bucket.label for bucket in buckets.values()]
+    by_spelling = {
+        spelling.lower(): bucket.label for key, bucket in buckets.items() for spelling in (key, bucket.label)
+    }
+    near = difflib.get_close_matches(value.lower(), by_spelling, n=1)
+    return nearest(by_spelling[near[0]] if near else value, names)
 
 
 _NAMED = {"tool": "tool_names", "agent": "agent__name", "env": "environment", "tag": "tags", "user": "user_id"}

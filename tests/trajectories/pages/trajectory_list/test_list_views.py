@@ -101,7 +101,11 @@ def test_a_value_that_none_has_is_hinted_at(cast: Cast, build: Build, sign_in: S
     ]
     assert "agent:support" in hints("agent:suport")[0]
     assert "env:production" in hints("-has:tools env:prodution")[0]
-    assert hints("bucket:wrong_tol") == ["Unknown category 'wrong_tol'. Did you mean wrong_tool?"]
+    assert hints("bucket:wrong_tol") == ["Unknown category 'wrong_tol'. Did you mean Wrong tool?"]
+    assert hints('bucket:"wrong tol"') == ["Unknown category 'wrong tol'. Did you mean Wrong tool?"]
+    (hint,) = hints("bucket:zzz")
+    assert "Invented tool" in hint
+    assert "hallucinated_api" not in hint
     assert hints("bucket:wrong_tool,none,un*") == []
     assert hints("env:production tool:other_thing") == []
     assert hints("env:prod*") == []
