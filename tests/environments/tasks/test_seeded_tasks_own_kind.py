@@ -81,7 +81,9 @@ def halve(request: ChatRequest) -> ChatResponse:
 def test_a_kind_is_a_class_and_an_entry(
     cast: Cast, build: Build, sign_in: Callable[[User], Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(KINDS, "guess", Kind("Guess", "A number by halves.", Guess, numbers, tells_unsafe=False))
+    monkeypatch.setitem(
+        KINDS, "guess", Kind("Guess", "A number by halves.", "Never.", Guess, numbers, tells_unsafe=False)
+    )
     environment = made(cast, "guess")
     assert work(asked(cast, environment, 30)).made == 30
     assert not environment.tasks.filter(is_proved=False).exists()
