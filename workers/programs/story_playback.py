@@ -75,11 +75,11 @@ def person(project: Project, name: str, *roles: Role) -> User:
 
 
 def oracle(project: Project) -> Actor:
-    return Actor(person(project, "story-oracle", Role.TRAINER), THROUGH)
+    return Actor(person(project, "demo-colleague", Role.TRAINER), THROUGH)
 
 
 def approver(project: Project) -> Actor:
-    return Actor(person(project, "story-approver", Role.APPROVER), THROUGH)
+    return Actor(person(project, "demo-approver", Role.APPROVER), THROUGH)
 
 
 def agent_with_first_version(project: Project) -> Agent:
