@@ -229,6 +229,28 @@ _ROWS = [
         min=1, max=131_072, shown=True,
     ),
     Setting("eval_batch_size", int, 128, "Held-out tasks answered at once.", min=1, max=4096),
+    Setting(
+        "validation_share", float, 0.0,
+        "Share of the training sources that is kept out of training and asked on the way: by it the best weights and "
+        "an early end are chosen, so that held-out tasks only measure.",
+        min=0.0, max=0.5, shown=True,
+    ),
+    Setting(
+        "validation_every", int, 0, "Steps from one validation to the next; 0 is as often as the held-out curve.",
+        min=0, max=1_000_000,
+    ),
+    Setting("validation_tasks", int, 64, "Tasks of a validation, at most.", min=1, max=4096),
+    Setting(
+        "final_weights", str, "best",
+        "Which weights become the version: those of the best validation score, the first of them, or the last step's. "
+        "Without validation it is the last step's.",
+        choices=("best", "last"),
+    ),
+    Setting(
+        "patience", int, 0,
+        "Validations in a row without a better score that end the run; 0 lets it run to its last step.",
+        min=0, max=1000,
+    ),
     Setting("keep_checkpoints", int, 2, "How many of the newest checkpoints stay on disk.", min=2, max=1000),
     Setting(
         "beta", float, 0.0,
@@ -391,8 +413,10 @@ _BIG = {
     "max_completion_length": 512,
     "max_length": 4096,
     "eval_batch_size": 32,
+    "validation_share": 0.1,
 }
-"""Settings of big models, whose answers are longer and whose activations fill the memory."""
+"""Settings of big models, whose answers are longer, whose activations fill the memory, and which learn the rows of a
+small team by heart before the last step."""
 _BIG_RATES = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, True): 1e-5}
 """Learning rates of big models, by whether it is SFT and whether it is LoRA."""
 
@@ -431,6 +455,11 @@ def _check_together(values: Mapping[str, Any]) -> None:
     if micro and batch % micro:
         raise FieldError(
             f"{micro} does not divide batch_size {batch}; expected a divisor of it", field="micro_batch_size"
+        )
+    if values["patience"] and not values["validation_share"]:
+        raise FieldError(
+            f"{values['patience']} counts validations, and nothing is kept to validate on; set validation_share too",
+            field="patience",
         )
     if "num_generations" not in values:
         return

@@ -4,9 +4,9 @@ import copy
 from typing import Any
 
 from workers.processes import model_process
-from workers.trainers import run_spec
-from workers.trainers.run_directory import Run, main
-from workers.trainers.run_failures import TrainingError
+from workers.trainers.run import run_spec
+from workers.trainers.run.run_directory import Run, main
+from workers.trainers.run.run_failures import TrainingError
 
 
 def train(run: Run) -> None:
@@ -16,7 +16,8 @@ def train(run: Run) -> None:
         from trl.trainer.dpo_config import DPOConfig
         from trl.trainer.dpo_trainer import DPOTrainer
 
-        from workers.trainers import trained_policy, training_loop
+        from workers.trainers import training_loop
+        from workers.trainers.weights import trained_policy
 
     loaded = trained_policy.load(run)
     settings = run.spec.settings

@@ -1,8 +1,8 @@
 """GRPO and its kin (Dr. GRPO, DAPO's loss, GSPO, CISPO): TRL's GRPOTrainer, the kind chosen by the recipe table."""
 
 from workers.processes import model_process
-from workers.trainers import run_spec
-from workers.trainers.run_directory import Run, main
+from workers.trainers.run import run_spec
+from workers.trainers.run.run_directory import Run, main
 
 
 def train(run: Run) -> None:

@@ -8,15 +8,16 @@ from datasets import Dataset
 
 from flywheel.core.envs import Environment, Task
 from workers.engines import context_length
-from workers.trainers import trained_policy, training_loop
+from workers.trainers import training_loop
 from workers.trainers.attempts import trl_seams
 from workers.trainers.attempts.live_engine import EpisodeEngine
 from workers.trainers.attempts.rewards import Judge, Penalties, Rewards
 from workers.trainers.attempts.step_attempts import Attempts
-from workers.trainers.run_directory import Run
-from workers.trainers.run_failures import TrainingError
-from workers.trainers.run_spec import Data, Spec, tools_of
-from workers.trainers.trained_policy import Policy
+from workers.trainers.run.run_directory import Run
+from workers.trainers.run.run_failures import TrainingError
+from workers.trainers.run.run_spec import Data, Spec, tools_of
+from workers.trainers.weights import trained_policy
+from workers.trainers.weights.trained_policy import Policy
 
 
 def settings(spec: Spec) -> dict[str, Any]:

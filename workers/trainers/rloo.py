@@ -1,8 +1,8 @@
 """REINFORCE leave-one-out: TRL's RLOOTrainer."""
 
 from workers.processes import model_process
-from workers.trainers import run_spec
-from workers.trainers.run_directory import Run, main
+from workers.trainers.run import run_spec
+from workers.trainers.run.run_directory import Run, main
 
 
 def train(run: Run) -> None:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from workers.processes import model_process
-from workers.trainers import run_spec
-from workers.trainers.run_directory import Run, main
-from workers.trainers.run_failures import TrainingError
+from workers.trainers.run import run_spec
+from workers.trainers.run.run_directory import Run, main
+from workers.trainers.run.run_failures import TrainingError
 
 
 def train(run: Run) -> None:
@@ -15,7 +15,8 @@ def train(run: Run) -> None:
         from trl.trainer.sft_config import SFTConfig
         from trl.trainer.sft_trainer import SFTTrainer
 
-        from workers.trainers import trained_policy, training_loop
+        from workers.trainers import training_loop
+        from workers.trainers.weights import trained_policy
 
     loaded = trained_policy.load(run)
     limit, words = trained_policy.longest(loaded.model, run.spec.settings)

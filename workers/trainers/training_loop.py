@@ -13,15 +13,16 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from flywheel.core.envs import Environment
 from flywheel.core.text.number_words import percent
-from workers.trainers import checkpoints
 from workers.trainers.attempts import trl_seams
 from workers.trainers.attempts.live_engine import LiveEngine
-from workers.trainers.attempts.rewards import HeldOut
-from workers.trainers.checkpoints import Checkpoint
-from workers.trainers.run_directory import FINAL, Run
-from workers.trainers.run_failures import TrainingError
-from workers.trainers.run_spec import Data, Spec
-from workers.trainers.trained_policy import Policy, save_final
+from workers.trainers.attempts.rewards import HeldOut, ProgressEval
+from workers.trainers.run import checkpoints
+from workers.trainers.run.checkpoints import Checkpoint
+from workers.trainers.run.run_directory import FINAL, Run
+from workers.trainers.run.run_failures import TrainingError
+from workers.trainers.run.run_spec import Data, Spec
+from workers.trainers.weights.best_weights import BestWeights
+from workers.trainers.weights.trained_policy import Policy, save_final
 
 METRICS = {
     "loss": "loss",
@@ -117,13 +118,17 @@ def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) 
     spec = run.spec
     engine = LiveEngine(trainer.model, policy.tokenizer, spec.settings["eval_batch_size"])
     held_out = HeldOut(run, env, data.held_out, engine)
+    validation = ProgressEval(run, env, data.validation, engine, event="validation", limit=spec.validation_limit)
     resumed = _resume_from(run)
+    best = BestWeights(run, trainer.model, until=resumed.step if resumed else 0)
     run.event(
         "training_start",
         total_steps=spec.settings["steps"],
         resumed_from=resumed.step if resumed else None,
         train_rows=len(data.train),
         held_out_rows=len(data.held_out),
+        validation_rows=len(data.validation),
+        set_aside_rows=data.set_aside,
         parameters=trainer.model.num_parameters(),
         trainable_parameters=sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad),
         versions={name: importlib.metadata.version(name) for name in VERSIONS},
@@ -132,19 +137,20 @@ def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) 
     trainer.create_model_card = lambda *_, **__: None
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    recorder = Recorder(run, trainer, held_out)
+    recorder = Recorder(run, trainer, held_out, validation, best)
     trainer.add_callback(recorder)
     if resumed is not None:
         run.step = resumed.step
         recorder.saved = resumed
         trl_seams.continue_counters(trainer, resumed.path, resumed.step)
-    if resumed is not None and resumed.step == spec.settings["steps"]:  # killed between the last step and the end
+    if resumed is not None and recorder.is_over(resumed.step):  # killed between the last step and the end
         trl_seams.load_weights(trainer, resumed.path)
     elif not run.cancelled:
         if resumed is None:
             held_out(0)
+            best(0, validation(0))
         trainer.train(resume_from_checkpoint=str(resumed.path) if resumed else None)
-    _end(run, trainer.model, policy.tokenizer, recorder.saved)
+    _end(run, trainer.model, policy.tokenizer, recorder)
     shutil.rmtree(run.work, ignore_errors=True)
 
 
@@ -155,14 +161,17 @@ def _resume_from(run: Run) -> Checkpoint | None:
     return found
 
 
-def _end(run: Run, model: Any, tokenizer: Any, saved: Checkpoint | None) -> None:
+def _end(run: Run, model: Any, tokenizer: Any, recorder: "Recorder") -> None:
+    saved, best = recorder.saved, recorder.best
     path = f"checkpoints/step-{saved.step}" if saved else None
-    if run.step < run.spec.settings["steps"]:
+    if not recorder.is_over(run.step):
         run.event("training_end", status="cancelled", step=run.step, seconds=run.seconds)
         run.write_result(status="cancelled", step=run.step, checkpoint=path, seconds=run.seconds)
         return
+    chosen = best.restore()
     files = save_final(run, model, tokenizer)
-    run.event("training_end", status="completed", step=run.step, seconds=run.seconds)
+    ended = {"early": best.is_over} | ({"chosen": chosen} if chosen is not None else {})
+    run.event("training_end", status="completed", step=run.step, seconds=run.seconds, **ended)
     run.write_result(
         status="completed",
         step=run.step,
@@ -171,14 +180,17 @@ def _end(run: Run, model: Any, tokenizer: Any, saved: Checkpoint | None) -> None
         files=files,
         digest=checkpoints.digest_of(files),
         seconds=run.seconds,
+        **ended,
     )
+    best.drop()
 
 
 class Recorder(TrainerCallback):
     """Turns what TRL's loop does into events, evaluations and checkpoints."""
 
-    def __init__(self, run: Run, trainer: Any, held_out: HeldOut) -> None:
-        self.run, self.trainer, self.held_out = run, trainer, held_out
+    def __init__(self, run: Run, trainer: Any, held_out: HeldOut, validation: ProgressEval, best: BestWeights) -> None:
+        self.run, self.trainer = run, trainer
+        self.held_out, self.validation, self.best = held_out, validation, best
         self.saved: Checkpoint | None = None
         self.watch = Watch(run)
         self._began = 0.0
@@ -204,8 +216,16 @@ class Recorder(TrainerCallback):
         # Before evaluation and checkpoint: weights that are no numbers must not become either.
         self.watch(step, metrics, bad)
         self.run.step = step
-        if step % self.run.spec.eval_every == 0 or step >= state.max_steps:
+        if step % self.run.spec.validation_every == 0 or step >= state.max_steps:
+            self.best(step, self.validation(step))
+        if self.is_over(step):
+            control.should_save = control.should_training_stop = True
+        if step % self.run.spec.eval_every == 0 or self.is_over(step):
             self.held_out(step)
+
+    def is_over(self, step: int) -> bool:
+        """Whether nothing is to come after this step."""
+        return bool(step >= self.run.spec.settings["steps"]) or self.best.is_over
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = state.global_step

@@ -33,7 +33,8 @@ class RunsQuery(ListQuery):
 
 class PointsQuery(Schema):
     kind: Point.Kind = Point.Kind.STEP
-    """`step` for step metrics, `eval` for held-out evaluations, `samples` for sample rollouts."""
+    """`step` for step metrics, `eval` for held-out evaluations, `validation` for the tasks that the best weights are
+    chosen by, `samples` for sample rollouts."""
     after: int = Field(-1, ge=-1)
     """The last step that you have; -1 for all."""
     limit: int = Field(POINTS_MAX, ge=1, le=POINTS_MAX)
@@ -94,6 +95,8 @@ class RunOut(Schema):
     """Steps in total."""
     checkpoint_step: int | None
     """Step of the newest checkpoint."""
+    chosen_step: int | None
+    """Step whose weights the produced version has, where validation chose them; null for the last step's."""
     attempt: int
     error_kind: str
     """Kind of the error, in one word."""
@@ -120,7 +123,8 @@ class TrainingPointOut(Schema):
     step: int
     at: datetime
     values: Any
-    """For `step`, numbers by metric; for `eval`, `success`, `n`, `unscored` and `seconds`; for `samples`, a list."""
+    """For `step`, numbers by metric; for `eval` and `validation`, `success`, `score`, `n`, `unscored`, `parts` (mean of
+    each part of the verdict), `tokens` (of an answer), `slices` and `seconds`; for `samples`, a list."""
 
 
 class TrainingEventOut(Schema):
@@ -189,7 +193,7 @@ def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
 
 @router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ))
 def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]) -> dict[str, Any]:
-    """List a run's measurements by step: step metrics, held-out evaluations or sample rollouts."""
+    """List a run's measurements by step: step metrics, held-out evaluations, validations or sample rollouts."""
     points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
     return cut_page(points, asked.limit, "step")
 

@@ -18,6 +18,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import leak_refusals, reward_lock
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
+from flywheel.training.launch.validation_split import AWAY
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 
 MAX_SEED = 2**31 - 1
@@ -217,17 +218,13 @@ def untrainable(base: Version) -> str:
     return "" if base.weights else f"{base} uses a hosted model, which can't be trained here"
 
 
-_AWAY = {"server": "a server's", "gym": "a server's", "simulator": "played by a model"}
-"""What plays an environment and cannot be asked by a trainer, by its runner."""
-
-
 def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
     """Raise Refused for tasks that the algorithm's trainer cannot play."""
     for task_set in task_sets if algorithm.data == "tasks" else ():
         version = task_set.environment_version
-        if asked := kinds.players(version.environment.kind, version.config) & _AWAY.keys():
+        if asked := kinds.players(version.environment.kind, version.config) & AWAY.keys():
             raise Refused(
-                f"the tools of {version} are {_AWAY[min(asked)]}, and a trainer holds no key and reaches none; train "
+                f"the tools of {version} are {AWAY[min(asked)]}, and a trainer holds no key and reaches none; train "
                 "SFT or DPO on rollouts that were made there",
                 field="algorithm",
             )

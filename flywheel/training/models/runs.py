@@ -48,6 +48,8 @@ class TrainingRun(Job):
     events_read = models.PositiveBigIntegerField(default=0)
     """Bytes of `events.jsonl` that are in the database."""
     checkpoint_step = models.PositiveIntegerField(null=True, blank=True)
+    chosen_step = models.PositiveIntegerField(null=True, blank=True)
+    """The step whose weights the produced version has, where validation chose them; None for the last step's."""
     produced = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="produced_by")
     evaluation = models.ForeignKey(EvalRun, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     """The produced version's eval, started when the run succeeds."""
@@ -93,19 +95,22 @@ class TrainingEvent(JobEvent):
 
 
 class Point(models.Model):
-    """Measurements at one step: training metrics, or the held-out evaluation. A resumed step replaces its own."""
+    """Measurements at one step: training metrics, validation or the held-out evaluation. A resumed step replaces its
+    own."""
 
     class Kind(models.TextChoices):
         STEP = "step"
         EVAL = "eval"
         SAMPLES = "samples"
+        VALIDATION = "validation"
 
     run = models.ForeignKey(TrainingRun, on_delete=models.CASCADE, related_name="points")
-    kind = models.CharField(max_length=8, choices=Kind)
+    kind = models.CharField(max_length=16, choices=Kind)
     step = models.PositiveIntegerField()
     at = models.DateTimeField()
     values = models.JSONField()
-    """`{metric: number}`; for `eval` `{"success", "n", "unscored", "seconds"}`; for `samples` a list."""
+    """`{metric: number}`; for `eval` and `validation` `{"success", "score", "n", "unscored", "parts", "tokens",
+    "slices", "seconds"}`; for `samples` a list."""
 
     class Meta:
         ordering = ["run", "kind", "step"]

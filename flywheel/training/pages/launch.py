@@ -16,13 +16,13 @@ from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.htmx import answer, wants_fragment
 from flywheel.edge.jobs import State
-from flywheel.edge.numbers import key
+from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import page_at
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.set_power import set_power
 from flywheel.evals.models import EvalRun
-from flywheel.training.launch import launch_estimate, reward_lock, run_control
+from flywheel.training.launch import launch_estimate, reward_lock, run_control, validation_split
 from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, inherited_of, lightest
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 from flywheel.training.pages import hosted_training, launch_form
@@ -119,9 +119,19 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "datasets": _datasets(task_set, form.known.data),
         "rollout_runs": _rollout_runs(task_set, rollouts),
         "can_show": set_power(task_set, base.pk),
+        "validation": _validation(form, task_set),
         "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name),
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
+
+
+def _validation(form: launch_form.LaunchForm, task_set: TaskSet) -> dict[str, Any] | None:
+    """Count the train tasks that a run would keep to validate on, or say why it cannot; None where it keeps none."""
+    share = form.settings_now.get("validation_share")
+    if not share:
+        return None
+    kept = validation_split.choose_tasks(task_set, share, number(form["seed"].data or "") or 0)
+    return {"tasks": len(kept), "problem": validation_split.refusal(task_set)}
 
 
 def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:

@@ -113,6 +113,7 @@ def held_out(run: TrainingRun) -> dict[str, Any] | None:
     evals = list(run.points.filter(kind=Point.Kind.EVAL).order_by("step").values_list("step", "values"))
     if not evals:
         return None
+    validated = list(run.points.filter(kind=Point.Kind.VALIDATION).order_by("step").values_list("step", "values"))
     values = [_percent(values["success"]) for _, values in evals]
     start = values[0] if evals[0][0] == 0 else None
     asked = max(values["n"] for _, values in evals)
@@ -126,9 +127,22 @@ def held_out(run: TrainingRun) -> dict[str, Any] | None:
         "note": f"greedy, {asked} tasks; dashed: step 0",
         "x": {"title": "step"},
         "y": {"title": "share", "unit": "%", "range": [0, 100]},
-        "series": [line, *([scores] if any(scores["y"]) and scores["y"] != values else [])],
+        "series": [
+            line,
+            *([scores] if any(scores["y"]) and scores["y"] != values else []),
+            *([_validation(validated)] if validated else []),
+        ],
+        **({} if run.chosen_step is None else {"marks": [{"x": run.chosen_step, "label": "weights kept"}]}),
         **({} if start is None else {"baseline": start}),
     }
+
+
+def _validation(points: Steps) -> dict[str, Any]:
+    """The mean score on the tasks that the best weights are chosen by."""
+    asked = max(int(values["n"]) for _, values in points)
+    scores = [_percent(values.get("score")) for _, values in points]
+    name = f"validation score ({asked} tasks)"
+    return {"name": name, "role": "plain", "x": [step for step, _ in points], "y": scores}
 
 
 def _draw(picture: Picture, steps: Steps, run: TrainingRun, stride: int) -> dict[str, Any] | None:

@@ -42,7 +42,8 @@ def alerts(run: TrainingRun, steps: Steps) -> list[str]:
     evals = run.points.filter(kind=Point.Kind.EVAL).order_by("step")
     measured = [(point.step, point.values["success"]) for point in evals if point.values["success"] is not None]
     curves = [values for _, values in steps]
-    return [*told[-8:], *_falling(measured), *_hacking(measured, curves), *_unlearning(curves), *_ending_early(curves)]
+    read = [*_falling(measured), *_hacking(measured, curves), *_unlearning(curves), *_ending_early(curves)]
+    return [*told[-8:], *read, *_no_better(run)]
 
 
 def _falling(measured: list[tuple[int, float]]) -> list[str]:
@@ -53,6 +54,16 @@ def _falling(measured: list[tuple[int, float]]) -> list[str]:
         return []
     fell = f"from {percent(best)} at step {best_at} to {percent(last)} at step {last_at}"
     return [f"held-out success fell {fell}: possible overfitting"]
+
+
+def _no_better(run: TrainingRun) -> list[str]:
+    """A finished run whose validation never rose above what the policy could before its first step."""
+    points = run.points.filter(kind=Point.Kind.VALIDATION).order_by("step")
+    scores = {point.step: point.values["score"] for point in points if point.values["score"] is not None}
+    start, later = scores.get(0), [score for step, score in scores.items() if step]
+    if start is None or not later or not run.is_finished or max(later) > start:
+        return []
+    return [f"no step scored better on validation than the start ({start:.2f}, {max(later):.2f} at best)"]
 
 
 def _hacking(measured: list[tuple[int, float]], curves: list[Mapping[str, float]]) -> list[str]:

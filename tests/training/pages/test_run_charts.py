@@ -74,6 +74,32 @@ def test_the_score_that_success_is_made_of_is_drawn_beside_it(room: Room) -> Non
     assert (score["name"], score["y"]) == ("mean score", [40.0, 70.0])
 
 
+def validated(run: TrainingRun, scores: dict[int, float | None]) -> None:
+    for step, score in scores.items():
+        values = {"success": score, "score": score, "n": 12}
+        Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=step, at=NOON, values=values)
+
+
+def test_validation_and_the_step_whose_weights_were_kept_are_drawn(room: Room) -> None:
+    run = room.launch()
+    room.asked(run, {0: 0.25, 20: 0.5})
+    validated(run, {0: 0.2, 10: 0.6, 20: None})
+    run.chosen_step = 10
+    spec = drawn(run)["Held-out success"]
+    line = spec["series"][-1]
+    assert (line["name"], line["x"], line["y"]) == ("validation score (12 tasks)", [0, 10, 20], [20.0, 60.0, None])
+    assert spec["marks"] == [{"x": 10, "label": "weights kept"}]
+
+
+@pytest.mark.parametrize(("best", "is_told"), [(0.4, True), (0.6, False)])
+def test_validation_that_never_rose_is_an_alert_at_the_end(room: Room, best: float, is_told: bool) -> None:
+    run = room.launch()
+    validated(run, {0: 0.4, 10: best, 20: 0.1})
+    assert run_details.alerts(run, []) == [], "it may still rise"
+    run.state = State.SUCCEEDED
+    assert bool(run_details.alerts(run, [])) is is_told
+
+
 @pytest.mark.parametrize(("name", "words"), [("broken_off_fraction", "broken off"), ("out_of_turns_fraction", "turns")])
 def test_episodes_that_end_early_are_an_alert(room: Room, name: str, words: str) -> None:
     run = room.launch(algorithm="grpo")

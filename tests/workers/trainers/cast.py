@@ -13,7 +13,7 @@ from typing import Any
 
 from flywheel.core.traces.tooling import call_text
 from tests.waiting import PATIENCE_S, wait_for
-from workers.trainers import checkpoints
+from workers.trainers.run import checkpoints
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -78,6 +78,7 @@ class Directory:
         names: Sequence[str] = NAMES[:8],
         train: Sequence[dict[str, Any]] | None = None,
         held_out: bool | Sequence[dict[str, Any]] = True,
+        validation: Sequence[dict[str, Any]] = (),
         steps: int = 3,
         settings: dict[str, Any] | None = None,
         eval_every: int = 100,
@@ -114,6 +115,10 @@ class Directory:
             },
             **fields,
         }
+        if validation:
+            self.spec["data"]["validation"] = self.write("data/validation.jsonl", validation)
+            self.spec["validation"] = {"every": eval_every, "limit": 64}
+            self.spec["settings"]["validation_share"] = 0.2
         self.save()
 
     @classmethod
@@ -160,7 +165,7 @@ class Directory:
 
 def owned(directory: Directory) -> Any:
     """The run of a directory without its process, for a test that is the trainer; what it tells is in `events`."""
-    from workers.trainers import run_spec
+    from workers.trainers.run import run_spec
 
     events: list[dict[str, Any]] = []
     told = {"event": lambda event, **fields: events.append({"event": event, **fields}), "events": events}
@@ -196,7 +201,7 @@ def child(trainer: str, path: str, arguments: Sequence[str], hook: Callable[...,
     os.dup2(descriptor, 2)
     if hook is not None:
         hook(given)
-    from workers.trainers import run_directory
+    from workers.trainers.run import run_directory
 
     module = importlib.import_module(f"workers.trainers.{trainer}")
     raise SystemExit(run_directory.main(trainer, module.train, [path, *arguments]))

@@ -7,7 +7,7 @@ import pytest
 
 from flywheel.core.traces.tooling import call_text
 from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, sft_row, task
-from workers.trainers import run_spec as specs
+from workers.trainers.run import run_spec as specs
 
 ASK = {
     "name": "ask",

@@ -16,9 +16,10 @@ from flywheel.core.traces import Message, ToolCall
 from tests.workers.trainers.cast import NAMES, TOOLS, Directory, Start, owned, pair_row, sft_row, task
 from workers.engines.tool_calls import answer_of, read_tool_calls
 from workers.engines.transformers_engine import TransformersEngine
-from workers.trainers import run_spec, trained_policy
 from workers.trainers.attempts.live_engine import LiveEngine
 from workers.trainers.attempts.rewards import HeldOut, Judge, Rewards
+from workers.trainers.run import run_spec
+from workers.trainers.weights import trained_policy
 
 TEMPLATE = (
     "{%- if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}{% endfor %}<|end|>{% endif %}"

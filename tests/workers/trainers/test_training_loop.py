@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from workers.trainers import training_loop
-from workers.trainers.run_directory import Run
-from workers.trainers.run_failures import TrainingError
+from workers.trainers.run.run_directory import Run
+from workers.trainers.run.run_failures import TrainingError
 
 
 class Told(Run):

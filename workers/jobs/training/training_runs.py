@@ -18,8 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,15 @@ from flywheel.edge.jobs import Lease, LeaseLost, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet
-from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import submission
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import reward_lock
+from flywheel.training.launch.validation_split import named_tasks, refusal, validation_tasks
 from flywheel.training.models import Point, TrainingRun
 from workers.jobs.training import leak_watch
 from workers.processes import model_process
-from workers.trainers import checkpoints
+from workers.trainers.run import checkpoints
 
 log = logging.getLogger(__name__)
 
@@ -112,8 +111,11 @@ def prepare(run: TrainingRun, place: Path) -> None:
         return
     (place / "data").mkdir(parents=True, exist_ok=True)
     train_rows = _write(place / "data" / "train.jsonl", _dataset(run), run.dataset.rows)
-    lines = [json.dumps(task.to_json(), ensure_ascii=False) + "\n" for task in _held_out(run)]
-    held_out_rows = _write(place / "data" / "held_out.jsonl", "".join(lines).encode(), len(lines))
+    held_out_rows = _write_tasks(place / "data" / "held_out.jsonl", named_tasks(run, Split.HELD_OUT))
+    validation_rows = _write_tasks(place / "data" / "validation.jsonl", validation_tasks(run))
+    if run.settings.get("validation_share") and not validation_rows["rows"]:
+        reasons = [*filter(None, map(refusal, run.task_sets)), "its train tasks come from a single source"]
+        run.note(f"no validation: {reasons[0]}; the last step's weights become the version", "warning")
     every = max(1, min(EVERY_MOST, run.settings["steps"] // 6))
     spec = {
         "run": str(run),
@@ -128,6 +130,10 @@ def prepare(run: TrainingRun, place: Path) -> None:
         "checkpoint_every": every,
         "data": {"train": train_rows, "held_out": held_out_rows},
     }
+    if validation_rows["rows"]:
+        limit = run.settings["validation_tasks"]
+        spec["validation"] = {"every": run.settings["validation_every"] or every, "limit": limit}
+        spec["data"] |= {"validation": validation_rows}
     aside = place / "spec.json.aside"
     aside.write_bytes(digests.canonical(spec))
     aside.rename(place / "spec.json")
@@ -144,16 +150,6 @@ def _environment(run: TrainingRun) -> dict[str, Any]:
     if not run.dataset.is_placed:
         return found[first] | agent
     return {"kind": "mixed", "config": {"environments": found, "first": first}, "verifier": {}} | agent
-
-
-def _held_out(run: TrainingRun) -> Iterator[envs.Task]:
-    """The held-out tasks of the run's set; of a mix those of every set, named as its rows are."""
-    for task_set in run.task_sets:
-        name = task_set.environment_version.environment.name if run.dataset.is_placed else ""
-        members = task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("task__number")
-        for member in members:
-            task = core_task(member.task)
-            yield replace(task, id=f"{name}/{task.id}", environment=name) if name else task
 
 
 def _check_spec(run: TrainingRun, place: Path, base: dict[str, Any], adapter: dict[str, str] | None) -> None:
@@ -349,8 +345,9 @@ def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
         case "step":
             kind, values = Point.Kind.STEP, row["metrics"]
         case "eval":
-            names = ("success", "score", "n", "unscored", "seconds", "environments")
-            kind, values = Point.Kind.EVAL, {name: row[name] for name in names if name in row}
+            kind, values = Point.Kind.EVAL, _measured(row)
+        case "validation":
+            kind, values = Point.Kind.VALIDATION, _measured(row)
         case "samples":
             kind, values = Point.Kind.SAMPLES, row["samples"]
         case _:
@@ -358,12 +355,20 @@ def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
     return Point(run=run, kind=kind, step=row["step"], at=_at(row), values=values)
 
 
+def _measured(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("success", "score", "n", "unscored", "parts", "tokens", "slices", "seconds", "environments")
+    return {name: row[name] for name in names if name in row}
+
+
 def _event_line(row: dict[str, Any]) -> str:
     """The line of the run's log that an event deserves; empty for those that are charts."""
     match row["event"]:
         case "training_start":
             start = f"from step {row['resumed_from']}" if row["resumed_from"] else "from the start"
-            return f"training {start}: {row['train_rows']} rows, {row['trainable_parameters']:,} weights to train"
+            aside = f", {row['set_aside_rows']} aside for validation" if row.get("set_aside_rows") else ""
+            return (
+                f"training {start}: {row['train_rows']} rows{aside}, {row['trainable_parameters']:,} weights to train"
+            )
         case "checkpoint":
             return f"checkpoint at step {row['step']}"
         case "warning":
@@ -371,7 +376,9 @@ def _event_line(row: dict[str, Any]) -> str:
         case "training_error":
             return f"{row['kind']}: {row['message']}"
         case "training_end":
-            return f"{row['status']} at step {row['step']} after {row['seconds']:.0f} s"
+            early = ", early: validation got no better" if row.get("early") else ""
+            chosen = f"; the weights of step {row['chosen']} did best on validation" if row.get("chosen") else ""
+            return f"{row['status']} at step {row['step']} after {row['seconds']:.0f} s{early}{chosen}"
     return ""
 
 
@@ -392,6 +399,11 @@ def _last_words(place: Path) -> str:
     return lines[-1][:500] if lines else "it wrote nothing"
 
 
+def _write_tasks(path: Path, tasks: Iterable[envs.Task]) -> dict[str, Any]:
+    lines = [json.dumps(task.to_json(), ensure_ascii=False) + "\n" for task in tasks]
+    return _write(path, "".join(lines).encode(), len(lines))
+
+
 def _write(path: Path, content: bytes, rows: int) -> dict[str, Any]:
     path.write_bytes(content)
     return {"path": f"data/{path.name}", "sha256": hashlib.sha256(content).hexdigest(), "rows": rows}
@@ -401,7 +413,8 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
     """Make the trained weights a version, and queue its eval on the same held-out tasks as the baseline's."""
     kind = "adapter" if run.tuning["mode"] == "lora" else "model"
     artifact = artifacts.store(place / "final", kind)
-    base = run.base
+    base, chosen = run.base, _result(place).get("chosen")
+    of_step = "" if chosen is None else f", step {chosen}"
     with lease.guard():
         version = Version.make(
             base.agent,
@@ -415,14 +428,14 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
             sampling=base.sampling,
             form=base.form,
             parent=base,
-            note=f"{recipes.ALGORITHMS[run.algorithm].label}, run {run}",
+            note=f"{recipes.ALGORITHMS[run.algorithm].label}, run {run}{of_step}",
         )
         evaluation, why = None, ""
         try:
             evaluation = _evaluate(run, version, run.task_set, f"evaluation of {run.pk}")
         except Refused as error:
             why = str(error)  # such as an adapter that vLLM does not take: what was trained is kept
-        lease.update(produced=version, evaluation=evaluation)
+        lease.update(produced=version, evaluation=evaluation, chosen_step=chosen)
     if evaluation is None:
         lease.log(f"made {version}; it cannot be evaluated as its baseline was: {why}", "warning")
     else:

@@ -15,7 +15,7 @@ from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message
 from workers.engines import context_length, generation
 from workers.engines.tool_calls import answer_of
-from workers.trainers.trained_policy import encode, ends_of
+from workers.trainers.weights.trained_policy import encode, ends_of
 
 TURN_BITS = 16
 """An episode's seed ends in so many zeros, in which its turns are counted: a request is the next one of the episode

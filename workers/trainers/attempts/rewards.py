@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from flywheel.core import digests
@@ -19,11 +20,13 @@ from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Verdict
 from workers.judging import attempt_verdicts
-from workers.trainers.run_directory import Run
-from workers.trainers.run_failures import TrainingError
+from workers.trainers.run.run_directory import Run
+from workers.trainers.run.run_failures import TrainingError
 
 FORMS = frozenset(("valid_json", "form"))
 """Parts that say whether an answer is in a form that is read."""
+ASKED = {"eval": "held-out", "validation": "validation"}
+"""Tasks that are asked on the way, by the event that tells of them."""
 DEAD_STEPS = 3
 """So many steps in a row in which nothing could be scored, and the run fails: it would learn nothing."""
 _REMEMBERED = 65_536
@@ -148,8 +151,8 @@ def _right(env: Environment, task: Task, seed: int) -> Rollout:
     return Rollout(task, 0, seed, episode(env, task, lambda messages: env.solve(task, messages), seed))
 
 
-class HeldOut:
-    """Asks the live policy the held-out tasks, the same ones each time, and records how it did.
+class ProgressEval:
+    """Tasks that the live policy is asked on the way, the same ones each time, and how it did.
 
     Where the run has several environments each has tasks of its own, and what is told apart is told apart: the figures
     of the event are those of the first, by which the run will be compared, the others' stand beside them.
@@ -158,33 +161,34 @@ class HeldOut:
     was trained measures it. Those few attempts that call nothing would say another thing than all of them.
     """
 
-    def __init__(self, run: Run, env: Environment, tasks: Sequence[Task], engine: Engine) -> None:
-        self.run, self.engine = run, engine
+    def __init__(
+        self, run: Run, env: Environment, tasks: Sequence[Task], engine: Engine, *, event: str, limit: int
+    ) -> None:
+        self.run, self.engine, self.event = run, engine, event
         # By digest and not by place in the file, so that a limit does not favour what was collected first.
         ordered = sorted(tasks, key=lambda task: digests.digest(task.id))
         groups = grouped(env, ordered, lambda task: task)
-        self.groups = [(name, part, own[: run.spec.eval_limit]) for name, part, own in groups]
+        self.groups = [(name, part, own[:limit]) for name, part, own in groups]
 
-    def __call__(self, step: int) -> None:
+    def __call__(self, step: int) -> float | None:
+        """Ask them, and record the event. The mean score of all that were scored; None where none was."""
         if not self.groups:
-            return
+            return None
         began = time.monotonic()
-        attempts = [(name, *self._attempts(env, tasks)) for name, env, tasks in self.groups]
-        figures = {name: _figures(verdicts) for name, _, verdicts in attempts}
+        self.attempts = attempts = [(name, *self._attempts(env, tasks)) for name, env, tasks in self.groups]
+        figures = {name: _figures(rollouts, verdicts) for name, rollouts, verdicts in attempts}
         if step == 0:
             for (name, _, verdicts), (_, env, _) in zip(attempts, self.groups, strict=True):
                 # A judge behind an endpoint is asked in evals alone: a trainer holds no key.
                 if verdicts and not figures[name]["n"] and not attempt_verdicts.asks_a_judge(env):
                     where = f" of {name}" if name else ""
-                    reason = f"not one held-out task{where} could be scored: {verdicts[0].reason}"
+                    reason = f"not one {ASKED[self.event]} task{where} could be scored: {verdicts[0].reason}"
                     raise TrainingError("verifier", reason)
         first, *others = figures
         beside = {"environments": {name: figures[name] for name in others}} if others else {}
-        self.run.event("eval", step=step, **figures[first], **beside, seconds=round(time.monotonic() - began, 3))
-        samples = [
-            _sample(*pair) for _, rollouts, verdicts in attempts for pair in zip(rollouts, verdicts, strict=True)
-        ]
-        self.run.event("samples", step=step, samples=samples)
+        self.run.event(self.event, step=step, **figures[first], **beside, seconds=round(time.monotonic() - began, 3))
+        scores = [verdict.score for *_, verdicts in attempts for verdict in verdicts if verdict.score is not None]
+        return fmean(scores) if scores else None
 
     def _attempts(self, env: Environment, tasks: Sequence[Task]) -> tuple[list[Rollout], list[Verdict]]:
         if asks_others(env):
@@ -195,14 +199,46 @@ class HeldOut:
         return rollouts, attempt_verdicts.of_rollouts(env, rollouts)
 
 
-def _figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    scored = [verdict for verdict in verdicts if verdict.score is not None]
+class HeldOut(ProgressEval):
+    """The held-out tasks: they measure, and choose nothing. Their answers are shown beside each other."""
+
+    def __init__(self, run: Run, env: Environment, tasks: Sequence[Task], engine: Engine) -> None:
+        super().__init__(run, env, tasks, engine, event="eval", limit=run.spec.eval_limit)
+
+    def __call__(self, step: int) -> float | None:
+        score = super().__call__(step)
+        if self.groups:
+            pairs = [pair for _, *found in self.attempts for pair in zip(*found, strict=True)]
+            self.run.event("samples", step=step, samples=[_sample(*pair) for pair in pairs])
+        return score
+
+
+def _figures(rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Success and what else there is to know of the scored attempts: each part's mean, answer tokens, each slice."""
+    scored = [pair for pair in zip(rollouts, verdicts, strict=True) if pair[1].score is not None]
+    found = [verdict for _, verdict in scored]
+    slices: dict[str, list[Verdict]] = {}
+    for rollout, verdict in scored:
+        slices.setdefault(rollout.task.slice, []).append(verdict)
+    values: dict[str, list[float]] = {}
+    for verdict in found:
+        for part, value in verdict.parts.items():
+            if value is not None:
+                values.setdefault(part, []).append(value)
+    written = [sum(filter(None, [each.tokens_out for each in rollout.responses])) for rollout, _ in scored]
     return {
-        "success": sum(bool(verdict.success) for verdict in scored) / len(scored) if scored else None,
-        "score": sum(verdict.score or 0.0 for verdict in scored) / len(scored) if scored else None,
-        "n": len(scored),
-        "unscored": len(verdicts) - len(scored),
+        **_success(found),
+        "score": fmean([verdict.score or 0.0 for verdict in found]) if found else None,
+        "unscored": len(verdicts) - len(found),
+        "parts": {part: fmean(each) for part, each in values.items()},
+        "tokens": fmean(written) if written else None,
+        "slices": {name: _success(own) for name, own in sorted(slices.items())} if len(slices) > 1 else {},
     }
+
+
+def _success(scored: Sequence[Verdict]) -> dict[str, Any]:
+    share = fmean([bool(verdict.success) for verdict in scored]) if scored else None
+    return {"success": share, "n": len(scored)}
 
 
 def _sample(rollout: Rollout, verdict: Verdict) -> dict[str, Any]:

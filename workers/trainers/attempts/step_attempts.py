@@ -18,7 +18,7 @@ from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.verifiers import Verdict
 from workers.trainers.attempts.live_engine import TURN_BITS, EpisodeEngine
 from workers.trainers.attempts.rewards import Judge, Rewards
-from workers.trainers.run_spec import Spec
+from workers.trainers.run.run_spec import Spec
 
 ALIKE = 1e-6
 """A group whose rewards lie no further apart teaches nothing."""

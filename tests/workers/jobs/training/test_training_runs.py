@@ -35,7 +35,7 @@ from tests.conftest import Build, Cast
 from tests.pages import page_of
 from tests.worker import Worker
 from workers.jobs.training import training_runs
-from workers.trainers import run_spec
+from workers.trainers.run import run_spec
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,6 +50,7 @@ def launched(build: Build, cast: Cast) -> Launch:
     """Launches a run on the policy that ships; any argument of `launch` can be given, `steps` too."""
 
     def go(steps: int = STEPS, algorithm: str = "sft", task_set: TaskSet | None = None, **fields: Any) -> TrainingRun:
+        more = fields.pop("settings", {})
         base = fields.pop("base", None) or version(build)
         task_set = task_set or build.task_set(train=6, held_out=5)
         baseline(cast, base, task_set)
@@ -60,7 +61,7 @@ def launched(build: Build, cast: Cast) -> Launch:
             base=base,
             algorithm=algorithm,
             task_set=task_set,
-            settings={"steps": steps, "max_completion_length": 32, "learning_rate": 1e-4, **batch},
+            settings={"steps": steps, "max_completion_length": 32, "learning_rate": 1e-4, **batch, **more},
             override_reason="a test",
             **fields,
         )
@@ -357,3 +358,24 @@ def files_up_to(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.worker
+def test_a_run_with_validation_gives_the_best_weights_and_says_which(worker: Worker, launched: Launch) -> None:
+    run = launched(steps=24, settings={"validation_share": 0.4, "patience": 2})
+    worker.finish(run)
+    assert run.state == State.SUCCEEDED, run.error
+    spec = json.loads((training_runs.run_dir(run) / "spec.json").read_text())
+    kept = [
+        json.loads(line) for line in (training_runs.run_dir(run) / "data/validation.jsonl").read_text().splitlines()
+    ]
+    assert len(kept) == spec["data"]["validation"]["rows"] == 2
+    assert spec["validation"] == {"every": 4, "limit": 64}
+    points = {point.step: point.values for point in run.points.filter(kind=Point.Kind.VALIDATION)}
+    assert 0 in points
+    assert run.chosen_step in points
+    assert points[run.chosen_step]["score"] == max(values["score"] for step, values in points.items() if step)
+    assert run.produced is not None
+    assert run.produced.note == f"SFT, run {run}, step {run.chosen_step}"
+    assert f"the weights of step {run.chosen_step} did best on validation" in log_of(run)
+    assert "more aside for validation" in log_of(run)

@@ -11,7 +11,7 @@ from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, guarded
 from tests.workers.trainers.cast import TOOLS, task
 from workers.trainers.attempts.rewards import DEAD_STEPS, NO_PENALTIES, Judge, Penalties, Rewards
-from workers.trainers.run_failures import TrainingError
+from workers.trainers.run.run_failures import TrainingError
 
 COMPLETIONS = {
     "right": call_text("remind", {"who": "Ada"}),

@@ -19,10 +19,10 @@ from flywheel.core.envs.tictactoe import generate
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Verdict
 from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, owned, slow, task
-from workers.trainers import run_spec
 from workers.trainers.attempts.live_engine import TURN_BITS, Episode
 from workers.trainers.attempts.rewards import Judge, Rewards
 from workers.trainers.attempts.step_attempts import ALIKE, Attempts, Group, is_out_of_turns
+from workers.trainers.run import run_spec
 
 CONFIG = {"tools": TOOLS, "judged": "end", "max_turns": 3, "unknown": "stub"}
 EPISODES = {"kind": "episode", "config": CONFIG, "verifier": {"kind": "episode"}}
@@ -169,7 +169,8 @@ def test_the_gradient_is_that_of_the_policys_own_words_alone(make: Make, trained
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from workers.trainers import online_tasks, trained_policy
+    from workers.trainers import online_tasks
+    from workers.trainers.weights import trained_policy
 
     settings = {
         "batch_size": 16,

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from workers.processes import model_process
-from workers.trainers import checkpoints, run_spec
-from workers.trainers.run_failures import TrainingError, classify
+from workers.trainers.run import checkpoints, run_spec
+from workers.trainers.run.run_failures import TrainingError, classify
 
 EXIT_FAILED = 1
 EXIT_LOCKED = 75

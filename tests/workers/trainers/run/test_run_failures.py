@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.workers.trainers.cast import NAMES, Directory, Make, Start, hungry, pair_row, sft_row, small_files, task
-from workers.trainers import run_failures
+from workers.trainers.run import run_failures
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(make: Make, start: Start) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.workers.trainers.cast import Directory, Make, Start, pair_row, sft_row, task
-from workers.trainers import run_spec as specs
-from workers.trainers.run_failures import TrainingError
+from workers.trainers.run import run_spec as specs
+from workers.trainers.run.run_failures import TrainingError
 
 
 def refused(run: Directory) -> TrainingError:

@@ -18,10 +18,10 @@ from flywheel.core.traces import tooling
 from workers.engines import context_length
 from workers.engines.tool_calls import templated
 from workers.processes import model_process
-from workers.trainers import checkpoints
-from workers.trainers.run_directory import FINAL, Run
-from workers.trainers.run_failures import TrainingError
-from workers.trainers.run_spec import Source, Spec, tools_of
+from workers.trainers.run import checkpoints
+from workers.trainers.run.run_directory import FINAL, Run
+from workers.trainers.run.run_failures import TrainingError
+from workers.trainers.run.run_spec import Source, Spec, tools_of
 
 _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""

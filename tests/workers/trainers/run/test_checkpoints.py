@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.trainers import checkpoints
+from workers.trainers.run import checkpoints
 
 
 def publish(run: Path, step: int, spec: str = "s") -> checkpoints.Checkpoint:

@@ -17,7 +17,7 @@ from flywheel.core.errors import FieldError
 from flywheel.core.evidence import compared_items, contamination
 from flywheel.core.verifiers import VerifierError
 from workers.judging import attempt_verdicts
-from workers.trainers.run_failures import TrainingError
+from workers.trainers.run.run_failures import TrainingError
 
 T = TypeVar("T")
 
@@ -56,6 +56,10 @@ class Spec:
     checkpoint_every: int
     train: Rows
     held_out: Rows | None
+    validation: Rows | None
+    """Tasks of the train side that are asked on the way; rows of their clusters are not trained on."""
+    validation_every: int
+    validation_limit: int
     digest: str
     """Of the spec itself: a checkpoint is only resumed under the spec that made it."""
 
@@ -113,6 +117,9 @@ def tools_of(env: Environment, name: str) -> list[dict[str, Any]]:
 class Data:
     train: list[dict[str, Any]]
     held_out: list[Task]
+    validation: list[Task] = field(default_factory=list)
+    set_aside: int = 0
+    """Rows that are not trained on, so that validation says something."""
 
 
 def data(spec: Spec) -> Data:
@@ -121,7 +128,28 @@ def data(spec: Spec) -> Data:
     train = _rows(spec.train, check)
     held_out = [Task.from_json(row) for row in _rows(spec.held_out, _check_task)] if spec.held_out else []
     _refuse_contamination(train, held_out)
-    return Data(train, held_out)
+    asked = [Task.from_json(row) for row in _rows(spec.validation, _check_task)] if spec.validation else []
+    kept = _without(train, asked)
+    if not kept:
+        raise TrainingError("data", "settings.validation_share: every row is of a task that is kept to validate on")
+    return Data(kept, held_out, _unlearnt(kept, asked), len(train) - len(kept))
+
+
+def _without(train: list[dict[str, Any]], validation: Sequence[Task]) -> list[dict[str, Any]]:
+    """Leave out the rows of these tasks and of others of their clusters."""
+    tasks, clusters = {task.id for task in validation}, {task.cluster for task in validation} - {""}
+    return [
+        row for row in train if row.get("task_id", row.get("id")) not in tasks and row.get("cluster") not in clusters
+    ]
+
+
+def _unlearnt(train: Sequence[Mapping[str, Any]], validation: Sequence[Task]) -> list[Task]:
+    """Leave out the tasks that rows from elsewhere give away all the same: they would be known by heart."""
+    if not validation:
+        return []
+    items = chain.from_iterable(map(compared_items.items_of_row, train))
+    known = set(contamination.check(items, map(compared_items.item_of_task, validation)).blocked)
+    return [task for task in validation if task.id not in known]
 
 
 def _refuse_contamination(train: Sequence[Mapping[str, Any]], held_out: Sequence[Task]) -> None:
@@ -197,7 +225,7 @@ def _spec(directory: Path, value: Any) -> Spec:
         raise TrainingError("bad_spec", "spec.json: is not an object")
     names = {
         "run", "algorithm", "seed", "base", "adapter", "environment", "tuning", "settings", "eval",
-        "checkpoint_every", "data",
+        "checkpoint_every", "data", "validation",
     }  # fmt: skip
     for name in sorted(set(value) - names):
         raise _bad(name, value[name], f"is no field of a spec; the fields are {', '.join(sorted(names))}")
@@ -209,6 +237,7 @@ def _spec(directory: Path, value: Any) -> Spec:
         raise TrainingError("bad_spec", f"{where}{error}") from error
     mode, rank, alpha = _tuning(_get(value, "tuning", dict))
     evals, rows = _get(value, "eval", dict), _get(value, "data", dict)
+    validation = _get(value, "validation", dict) if "validation" in value else {"every": 1, "limit": 1}
     return Spec(
         run=_get(value, "run", str),
         algorithm=algorithm,
@@ -227,6 +256,11 @@ def _spec(directory: Path, value: Any) -> Spec:
         held_out=None
         if rows.get("held_out") is None
         else _source_rows(directory, _get(rows, "held_out", dict, "data."), "data.held_out"),
+        validation=_source_rows(directory, _get(rows, "validation", dict, "data."), "data.validation")
+        if "validation" in value
+        else None,
+        validation_every=_whole(validation, "every", 1, "validation."),
+        validation_limit=_whole(validation, "limit", 1, "validation."),
         digest=digests.digest(value),
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.workers.trainers.cast import TOOLS, Directory, Make, Start
-from workers.trainers import checkpoints
+from workers.trainers.run import checkpoints
 
 LORA = {"mode": "lora", "rank": 4, "alpha": 8}
 

@@ -1,0 +1,182 @@
+"""By validation the best weights are kept, the run ends early, and a resumed run chooses the same."""
+
+import json
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.workers.trainers.cast import NAMES, Make, Start, sft_row, slow, task
+from workers.trainers.weights.best_weights import BestWeights
+
+SCORES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, None]), min_size=1, max_size=12)
+
+
+class Model(torch.nn.Module):
+    """A frozen weight and one that learns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+        self.learns = torch.nn.Parameter(torch.zeros(2))
+
+    def at(self, value: float) -> None:
+        with torch.no_grad():
+            self.learns.fill_(value)
+
+
+class Told:
+    """A run as its weights are chosen: what was validated stands in its events."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        chosen = {"patience": 0, "final_weights": "best", **settings}
+        self.run: Any = SimpleNamespace(path=path, work=path / "work", spec=SimpleNamespace(settings=chosen))
+        self.model = Model()
+        (path / "events.jsonl").touch()
+        self.best = self.begin(0)
+
+    def begin(self, step: int) -> BestWeights:
+        self.best = BestWeights(self.run, self.model, until=step)
+        return self.best
+
+    def validated(self, step: int, score: float | None) -> None:
+        """The weights of a step are filled with its number."""
+        self.model.at(step)
+        with (self.run.path / "events.jsonl").open("a") as events:
+            events.write(json.dumps({"event": "validation", "step": step, "score": score}) + "\n")
+        self.best(step, score)
+
+
+def test_the_first_of_the_best_is_kept_and_put_back(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    for step, score in enumerate([0.9, 0.2, 0.5, None, 0.5, 0.4]):
+        told.validated(step, score)
+    assert told.best.best == (2, 0.5), "what it was before its first step is no choice"
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["step-2"]
+    assert told.best.restore() == 2
+    assert told.model.learns.tolist() == [2.0, 2.0]
+    told.best.drop()
+    assert not (tmp_path / "best").exists()
+
+
+def test_the_last_weights_stay_where_they_are_wanted_or_nothing_was_validated(tmp_path: Path) -> None:
+    told = Told(tmp_path, final_weights="last", patience=2)
+    for step, score in enumerate([0.1, 0.5, 0.4, 0.3]):
+        told.validated(step, score)
+    assert told.best.is_over, "patience goes by validation all the same"
+    assert told.best.restore() is None
+    assert told.model.learns.tolist() == [3.0, 3.0]
+
+
+def test_patience_is_counted_from_the_best(tmp_path: Path) -> None:
+    told = Told(tmp_path, patience=2)
+    over = []
+    for step, score in enumerate([0.5, 0.1, 0.1, 0.3, 0.2, 0.3]):
+        told.validated(step, score)
+        over.append(told.best.is_over)
+    assert over == [False, False, False, False, False, True]
+
+
+@given(SCORES, st.integers(0, 11), st.integers(1, 3))
+def test_a_resumed_run_chooses_as_one_that_was_not_stopped(
+    tmp_path_factory: pytest.TempPathFactory, scores: list[float | None], back: int, patience: int
+) -> None:
+    """It was killed after all of these, and its newest checkpoint is some steps older."""
+    whole = Told(tmp_path_factory.mktemp("whole"), patience=patience)
+    broken = Told(tmp_path_factory.mktemp("broken"), patience=patience)
+    for told in (whole, broken):
+        for step, score in enumerate(scores):
+            told.validated(step, score)
+    until = min(back, len(scores) - 1)
+    broken.begin(until)
+    for step in range(until + 1, len(scores)):
+        broken.validated(step, scores[step])
+    assert broken.best.best == whole.best.best
+    assert broken.best.is_over == whole.best.is_over
+    assert broken.best.restore() == whole.best.restore()
+    assert broken.model.learns.tolist() == whole.model.learns.tolist()
+
+
+VALIDATION = [task(name) for name in NAMES[6:8]]
+
+
+def test_rows_of_validation_are_not_learnt_from_and_the_best_step_is_what_the_run_gives(
+    make: Make, start: Start
+) -> None:
+    settings = {"lr_schedule": "constant", "patience": 2, "learning_rate": 1e-2}
+    fields: dict[str, Any] = {"eval_every": 5, "held_out": False, "settings": settings}
+    run = make(name="early", steps=300, validation=VALIDATION, train=[sft_row(name) for name in NAMES[:8]], **fields)
+    assert start(run).wait() == 0, run.errors()
+    began = run.events("training_start")[0]
+    assert (began["train_rows"], began["validation_rows"], began["set_aside_rows"]) == (6, 2, 2)
+    told = {row["step"]: row for row in run.events("validation")}
+    assert set(told[0]) >= {"success", "score", "n", "unscored", "parts", "tokens", "slices", "seconds"}
+    best = max((row["score"], -step) for step, row in told.items() if step)
+    chosen, last = -best[1], max(told)
+    result = run.result
+    assert (result["status"], result["chosen"], result["early"]) == ("completed", chosen, True)
+    assert (result["step"], last) == (last, chosen + 10)
+    assert not (run.path / "best").exists()
+
+    settings = {**settings, "final_weights": "last", "patience": 0}
+    alone = make(
+        name="alone", steps=chosen, train=[sft_row(name) for name in NAMES[:6]], **fields | {"settings": settings}
+    )
+    assert start(alone).wait() == 0, alone.errors()
+    assert run.result["digest"] == alone.result["digest"], "the weights are those of that step"
+
+
+@pytest.mark.parametrize("tuning", [{"mode": "full"}, {"mode": "lora", "rank": 4, "alpha": 8}], ids=["full", "lora"])
+def test_killed_and_resumed_gives_the_same_weights(tuning: dict[str, Any], make: Make, start: Start) -> None:
+    fields: dict[str, Any] = {
+        "names": NAMES[:8],
+        "steps": 14,
+        "tuning": tuning,
+        "checkpoint_every": 4,
+        "eval_every": 2,
+        "held_out": False,
+        "validation": VALIDATION,
+    }
+    whole, broken = make(name="whole", **fields), make(name="broken", **fields)
+    other = start(whole)
+    trainer = start(broken, hook=slow, given=0.1)
+    broken.until(lambda run: len(run.events("step")) >= 7 and len(run.events("checkpoint")) >= 1)
+    trainer.signal(signal.SIGKILL)
+    assert trainer.wait() == -signal.SIGKILL
+    assert start(broken).wait() == 0, broken.errors()
+    assert other.wait() == 0, whole.errors()
+    assert broken.result["digest"] == whole.result["digest"]
+    assert broken.result.get("chosen") == whole.result.get("chosen")
+    assert whole.result.get("chosen") is not None
+
+
+def test_an_early_end_that_was_killed_before_it_was_written_is_the_same_end(make: Make, start: Start) -> None:
+    settings = {"patience": 1, "learning_rate": 1e-6}
+    run = make(steps=50, eval_every=2, held_out=False, settings=settings, validation=VALIDATION)
+    assert start(run).wait() == 0, run.errors()
+    first = run.result
+    assert (first["early"], first["step"]) == (True, 4)
+    (run.path / "result.json").unlink()
+    assert start(run).wait() == 0, run.errors()
+    again = run.result
+    assert [again[name] for name in ("step", "early", "status")] == [4, True, "completed"]
+
+
+def test_attempts_learn_from_none_of_the_validation_tasks(make: Make, start: Start, trained: Path) -> None:
+    rows = [task(name) for name in NAMES[:4]]
+    run = make("grpo", on=trained, steps=2, train=rows, validation=rows[3:], held_out=False, eval_every=1)
+    assert start(run).wait() == 0, run.errors()
+    assert run.events("training_start")[0]["train_rows"] == 3
+    assert [row["step"] for row in run.events("validation")] == [0, 1, 2]
+
+
+def test_nothing_left_to_learn_is_refused(make: Make, start: Start) -> None:
+    run = make(steps=2, names=NAMES[:2], validation=[task(name) for name in NAMES[:2]], held_out=False)
+    assert start(run).wait() == 1
+    assert run.result["kind"] == "data"
+    assert "validation_share" in run.result["message"]
