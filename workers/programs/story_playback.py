@@ -27,7 +27,7 @@ from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
-from flywheel.environments.task_sets import suite_definitions
+from flywheel.environments.task_sets import suite_definitions, task_selection
 from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.versions.environment_versions import environment_version
@@ -237,8 +237,10 @@ def _label(row: Trajectory, trace: Trace, request: story.Request, actor: Actor) 
     )
 
 
-def make_tasks(project: Project, environment: str = ENVIRONMENT, name: str = "workplace-requests") -> TaskSet:
-    """A task of every labelled trajectory, frozen as the next version of the set."""
+def make_tasks(
+    project: Project, environment: str = ENVIRONMENT, name: str = "workplace-requests", *, only_new: bool = False
+) -> TaskSet:
+    """A task of every labelled trajectory, frozen as the next version of the set: all tasks, or those in no set yet."""
     row = Environment.objects.get(project=project, name=environment)
     actor = oracle(project)
     for failure in project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk"):
@@ -246,7 +248,8 @@ def make_tasks(project: Project, environment: str = ENVIRONMENT, name: str = "wo
             task_from(failure=failure, environment=row, actor=actor)
         except Refused as error:
             log.warning("no task of %s: %s", failure, error)
-    return freeze(environment=row, name=name, actor=actor)
+    tasks = list(task_selection.to_freeze(row, task_selection.fresh(row.tasks.all()))) if only_new else None
+    return freeze(environment=row, name=name, actor=actor, tasks=tasks)
 
 
 def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:

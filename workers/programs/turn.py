@@ -25,11 +25,14 @@ from flywheel.core import recipes
 from flywheel.system import env
 
 if TYPE_CHECKING:
-    from flywheel.agents.models import Version
+    from flywheel.agents.models import Agent, Version
     from flywheel.environments.models import TaskSet
     from flywheel.promotions.models import Candidate
 
 CUSTOMERS = range(260)
+LATER = range(260, 560)
+"""Whom the version that SFT has made answers, before it goes on to learn by reinforcement. What it was trained on it
+mostly knows by heart, and a task that it always solves teaches nothing."""
 STEPS = 200
 REINFORCED = {"steps": 120, "learning_rate": 3e-4, "max_completion_length": 64, "dynamic_sampling": True}
 """Settings of what may come after it; the others are the form's."""
@@ -59,7 +62,6 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
     algorithm by which the version that SFT has made goes on to learn."""
     _set_up_django()
     from flywheel.accounts.models import Project
-    from flywheel.environments.models import Split
     from flywheel.promotions.live_version import promote
     from workers.programs import story_playback
 
@@ -70,19 +72,9 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
     live_before = str(agent.live)
     story_playback.environment(project, agent)
     now = datetime.now(UTC)
-    say(f"{agent} answers {len(CUSTOMERS)} customers")
-    count = story_playback.send_traffic(project, agent, endpoint, CUSTOMERS, begin=now - timedelta(days=7), end=now)
-    story_playback.wait_for_detectors(project)
-    proposed = project.trajectories.exclude(proposed_bucket="").count()
-    say(f"{count} trajectories are in; detectors propose a bucket for {proposed}")
-    labels = story_playback.label_all(project)
-    failures = sum(label.is_failure for label in labels)
-    say(f"the oracle found {failures} failures")
+    count, failures = _serve(agent, endpoint, CUSTOMERS, now - timedelta(days=7), say)
     task_set = story_playback.make_tasks(project)
-    train, held_out, sealed = (
-        task_set.members.filter(split=split).count() for split in (Split.TRAIN, Split.HELD_OUT, Split.SEALED)
-    )
-    say(f"{task_set}: {train} tasks to train on, {held_out} held out, {sealed} sealed")
+    train, held_out = _sizes(task_set, say)
     for suite in story_playback.guard(agent, task_set):
         say(f"{suite} guards {agent}: {suite.words}")
     assert agent.live is not None
@@ -106,10 +98,48 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
     }
     if then:
         began = time.monotonic()
-        learnt = _train(candidate.version, task_set, then, REINFORCED, say)
+        more, more_failures = _serve(agent, endpoint, LATER, now, say)
+        later = story_playback.make_tasks(project, name="workplace-later", only_new=True)
+        train, held_out = _sizes(later, say)
+        learnt = _train(agent.live, later, then, REINFORCED, say)
         _is_confirmed(learnt, say)
-        result["reinforced"] = {"by": then, **_compared(learnt), "seconds": round(time.monotonic() - began, 1)}
+        result["reinforced"] = {
+            "by": then,
+            "trajectories": more,
+            "failures": more_failures,
+            "tasks": {"train": train, "held_out": held_out},
+            **_compared(learnt),
+            "seconds": round(time.monotonic() - began, 1),
+        }
     return result
+
+
+def _serve(
+    agent: "Agent", endpoint: str, customers: range, begin: datetime, say: Callable[[str], None]
+) -> tuple[int, int]:
+    """Let what is live answer these customers and the oracle label it. Counts trajectories and failures."""
+    from workers.programs import story_playback
+
+    project = agent.project
+    say(f"{agent.live} answers {len(customers)} customers")
+    count = story_playback.send_traffic(project, agent, endpoint, customers, begin=begin, end=datetime.now(UTC))
+    story_playback.wait_for_detectors(project)
+    proposed = project.trajectories.filter(label="").exclude(proposed_bucket="").count()
+    say(f"{count} trajectories are in; detectors propose a bucket for {proposed}")
+    failures = sum(label.is_failure for label in story_playback.label_all(project))
+    say(f"the oracle found {failures} failures")
+    return count, failures
+
+
+def _sizes(task_set: "TaskSet", say: Callable[[str], None]) -> tuple[int, int]:
+    """Say how many tasks a set has. Counts those to train on and the held-out ones."""
+    from flywheel.environments.models import Split
+
+    train, held_out, sealed = (
+        task_set.members.filter(split=split).count() for split in (Split.TRAIN, Split.HELD_OUT, Split.SEALED)
+    )
+    say(f"{task_set}: {train} tasks to train on, {held_out} held out, {sealed} sealed")
+    return train, held_out
 
 
 def turn_agent(endpoint: str, started: float) -> dict[str, Any]:
