@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel.accounts.actors import Actor
 from flywheel.core.envs.policy_rollouts import Engine, Sampling, play
 from flywheel.core.envs.tictactoe import TicTacToe, generate
 from flywheel.core.evidence.statistics.estimates import clustered_rate
@@ -77,6 +76,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     import django
 
     django.setup()
+    from flywheel.accounts.actors import Actor
     from flywheel.accounts.models import Project
     from flywheel.agents import artifacts
     from flywheel.agents.registration import make_agent, make_version

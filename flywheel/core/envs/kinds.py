@@ -131,6 +131,7 @@ KINDS: dict[str, Kind] = {
         options={
             "low": (0.0, "least share of random moves of an opponent; 0 never errs"),
             "high": (1.0, "largest share of random moves; 1 only moves at random"),
+            "begun": (0.0, "share of the games that begin after some moves, where the next one matters"),
         },
         tells_unsafe=False,
         is_example=True,

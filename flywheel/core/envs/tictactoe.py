@@ -7,7 +7,9 @@ is worth 1, a draw 0.5, a loss or a game not finished 0; the right form adds up 
 
 Config: `{"system_prompt": str, "max_turns": int, "token_limit": int}`, all optional. Verifier: `{"kind": "tictactoe"}`.
 State: `{"starts": "X" or "O", "random_share": p, "seed": n}`: how often the opponent moves at random, the rest of its
-moves being the best there are. Target: `{"best": "win" or "draw"}`, the most that can be had of this very opponent.
+moves being the best there are. With `"begun": [cells]` these moves of X are made already, and the policy goes on from
+there: what a move is worth is told sooner than what a game is. Target: `{"best": "win" or "draw"}`, the most that can
+be had of this very opponent from there.
 
 The opponent is a function of the task's seed and of the board: whoever brings about the same board gets the same reply,
 in whatever order games are played. Among moves that are equally good it chooses at random; taking the first lets a
@@ -81,7 +83,11 @@ class TicTacToe:
         self.system_prompt: str = config.get("system_prompt", "") or SYSTEM_PROMPT
 
     def reset(self, task: Task, seed: int) -> list[Message]:
-        return [Message("system", self.system_prompt), Message("user", shown(Game(_opening(task))))]
+        messages = [Message("system", self.system_prompt), Message("user", shown(Game(_opening(task.state))))]
+        for cell in task.state.get("begun", ()):
+            messages.append(move(cell))
+            messages += self.respond(task, messages, seed)
+        return messages
 
     def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
         game = replay(task, messages)
@@ -115,30 +121,55 @@ class TicTacToe:
         }
 
 
-def generate(count: int, *, seed: int, low: float = 0.0, high: float = 1.0, strata: int = 8) -> Iterator[Task]:
+def generate(
+    count: int, *, seed: int, low: float = 0.0, high: float = 1.0, begun: float = 0.0, strata: int = 8
+) -> Iterator[Task]:
     """Tasks whose opponents' random share goes round `strata` equal ranges of [low, high], half of them with O first.
 
     Neighbours differ in skill, so that any run of `strata` tasks has all skills. A task's cluster is its own: no two
-    share an opponent.
+    share an opponent. A share `begun` of them begins after some moves, in a position in which not every cell is as good
+    as every other.
     """
     if not 0 <= low <= high <= 1:
         raise ValueError(f"the opponent's random share goes from 0 to 1, not from {low} to {high}")
+    if not 0 <= begun <= 1:
+        raise ValueError(f"begun is a share from 0 to 1, not {begun}")
     for number in range(count):
         rng = random.Random(f"tictactoe {seed} {number}")
         width = (high - low) / strata
         share = round(low + width * (number % strata + rng.random()), 4)
         state = {"starts": rng.choice("XO"), "random_share": share, "seed": rng.randrange(2**31)}
+        if rng.random() < begun and (cells := _beginning(state, rng)):
+            state["begun"] = cells
         task = Task(f"game-{seed}-{number}", "", {}, state, cluster=f"game-{seed}-{number}", slice=skill(share))
-        value, _ = _best_reply(_opening(task), share, state["seed"])
+        value, _ = _best_reply(_position(state), share, state["seed"])
         best = {"best": "win" if value > 0 else "draw"}
         yield Task(task.id, _task_text(state, task.slice), best, state, task.cluster, task.slice)
+
+
+def _beginning(state: Mapping[str, Any], rng: random.Random) -> list[int]:
+    """Moves of X after which its next one matters; none where no such position was found."""
+    for _ in range(20):
+        cells: list[int] = []
+        for _ in range(rng.randint(1, 3)):
+            board = _position({**state, "begun": cells})
+            if winner_of(board) or "." not in board:
+                break
+            cells.append(rng.choice(free_cells(board)))
+        board = _position({**state, "begun": cells})
+        ends = {(worth > 0) - (worth < 0) for _, worth in values(board, "X")} if not winner_of(board) else set()
+        if len(ends) > 1:
+            return cells
+    return []
 
 
 def _task_text(state: Mapping[str, Any], word: str) -> str:
     """Describe the task to people; the policy sees the board."""
     begins = "X" if state["starts"] == "X" else "O, the opponent,"
+    begun = f", and X has moved to {', '.join(map(str, state['begun']))}" if "begun" in state else ""
     return (
-        f"Play X against a {word} opponent ({state['random_share']:.0%} random, seed {state['seed']}); {begins} begins"
+        f"Play X against a {word} opponent ({state['random_share']:.0%} random, seed {state['seed']}); "
+        f"{begins} begins{begun}"
     )
 
 
@@ -163,21 +194,24 @@ def shown(game: Game) -> str:
 
 
 def replay(task: Task, messages: Sequence[Message], max_turns: int = 10**6) -> Game:
-    """The game that the policy's answers make. Nothing else in the conversation is looked at."""
-    game = Game(_opening(task))
+    """The game that the policy's answers make, after the moves that were made for it. Nothing else in the conversation
+    is looked at."""
+    game = Game(_opening(task.state))
     said = [message.content for message in messages if message.role == "assistant"]
-    for text in said[:max_turns]:
+    begun = len(task.state.get("begun", ()))
+    for place, text in enumerate(said[: begun + max_turns]):
         if game.result:
             break
-        game.answers += 1
-        game.formed += _FORM.fullmatch(text) is not None
+        if place >= begun:
+            game.answers += 1
+            game.formed += _FORM.fullmatch(text) is not None
         named = _MOVE.findall(text)
         free = free_cells(game.board)
         if len(named) == 1 and len(named[0]) == 1 and int(named[0]) in free:
             game.problem = ""
             game.board = put(game.board, int(named[0]), "X")
             if not game.result:
-                game.board = put(game.board, _opponent(game.board, task), "O")
+                game.board = put(game.board, _opponent(game.board, task.state), "O")
             continue
         game.is_invalid = True
         if len(named) != 1:
@@ -220,8 +254,8 @@ def values(board: str, player: str) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _opponent(board: str, task: Task) -> int:
-    return _reply(board, task.state["random_share"], task.state["seed"])
+def _opponent(board: str, state: Mapping[str, Any]) -> int:
+    return _reply(board, state["random_share"], state["seed"])
 
 
 def _reply(board: str, random_share: float, seed: int) -> int:
@@ -234,8 +268,18 @@ def _reply(board: str, random_share: float, seed: int) -> int:
     return rng.choice([cell for cell, value in moves if value == best])
 
 
-def _opening(task: Task) -> str:
-    return EMPTY if task.state["starts"] == "X" else put(EMPTY, _opponent(EMPTY, task), "O")
+def _opening(state: Mapping[str, Any]) -> str:
+    return EMPTY if state["starts"] == "X" else put(EMPTY, _opponent(EMPTY, state), "O")
+
+
+def _position(state: Mapping[str, Any]) -> str:
+    """The board after the moves that were made for the policy."""
+    board = _opening(state)
+    for cell in state.get("begun", ()):
+        board = put(board, cell, "X")
+        if not winner_of(board) and "." in board:
+            board = put(board, _opponent(board, state), "O")
+    return board
 
 
 @lru_cache(maxsize=65_536)

@@ -247,3 +247,39 @@ def test_nothing_that_is_said_makes_the_verifier_raise() -> None:
         assert judge(task, envs.episode(ENV, task, always(text))).score is not None
     assert ENV.verifier(task)(Trace("t"), task.target).score == 0.0
     assert ENV.verifier(task)(Trace("t"), {}).score is None
+
+
+def test_a_game_may_begin_where_the_next_move_matters() -> None:
+    tasks = [task for task in generate(200, seed=3, high=0.5, begun=0.8) if "begun" in task.state]
+    assert 100 < len(tasks) < 190
+    assert {len(task.state["begun"]) for task in tasks} == {1, 2, 3}
+    for task in tasks[:40]:
+        opening = ENV.reset(task, 0)
+        assert sum(message.role == "assistant" for message in opening) == len(task.state["begun"])
+        assert opening[-1].role == "user"
+        ends = {(worth > 0) - (worth < 0) for _, worth in game.values(game.replay(task, opening).board, "X")}
+        assert len(ends) > 1
+        said = envs.episode(ENV, task, lambda messages, task=task: ENV.solve(task, messages), 0)
+        verdict = judge(task, said)
+        assert verdict.score == pytest.approx(1.0)
+        assert "X has moved to" in task.prompt
+
+
+def test_moves_that_were_made_for_the_policy_are_not_its_answers() -> None:
+    task = next(task for task in generate(50, seed=3, begun=1.0) if len(task.state.get("begun", ())) > 1)
+    opening = ENV.reset(task, 0)
+    assert game.replay(task, opening).answers == 0
+    verdict = judge(task, [*opening, Message("assistant", "words")])
+    assert verdict.parts["format"] == 0.0
+
+
+def test_games_from_the_beginning_are_what_they_were() -> None:
+    begun = list(generate(60, seed=4, begun=0.5))
+    for task, whole in zip(begun, generate(60, seed=4), strict=True):
+        assert task == whole or "begun" in task.state
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match="begun is a share"):
+        next(generate(1, seed=1, begun=share))

@@ -287,11 +287,11 @@ def test_a_builder_makes_an_environment_and_its_tasks_by_clicks(cast: Cast, sign
     assert (row.kind, row.latest.config) == ("tictactoe", {})
     url = reverse("environments:generate", args=["acme", "games"])
     key = str(uuid.uuid4())
-    wanted = {"count": "5", "seed": "3", "low": "0", "high": "0", "key": key}
+    wanted = {"count": "5", "seed": "3", "low": "0", "high": "0", "begun": "0.5", "key": key}
     for _ in range(2):
         assert client.post(url, wanted).status_code == 302
     job = Generation.objects.get()
-    assert (job.count, job.seed, job.options) == (5, 3, {"low": 0.0, "high": 0.0})
+    assert (job.count, job.seed, job.options) == (5, 3, {"low": 0.0, "high": 0.0, "begun": 0.5})
     live = reverse("environments:generation_live", args=["acme", job.pk])
     assert "waits for a worker" in client.get(live).content.decode()
     wrong = client.post(url, wanted | {"count": "0", "key": str(uuid.uuid4())})
