@@ -5,10 +5,10 @@ from flywheel.training.pages import (
     datasets,
     hosted_training,
     launch,
-    rollouts,
     runs,
 )
 from flywheel.training.pages.fixes import fix_trials, prompt_searches
+from flywheel.training.pages.rollouts import rollouts
 
 app_name = "training"
 # /p/<project>/training/
