@@ -98,19 +98,25 @@ def local(artifact: Artifact) -> Path:
 
 def read(artifact: Artifact, name: str) -> bytes:
     """The content of one of the artifact's files, for those that are small. Raises ArtifactError when it is missing."""
-    with _opened(artifact, name) as source:
+    with opened(artifact, name) as source:
         content: bytes = source.read()
     return content
 
 
+def missing(artifact: Artifact) -> list[str]:
+    """The names of the artifact's files that the storage has lost."""
+    return [name for name, entry in artifact.manifest.items() if not default_storage.exists(_blob(entry["sha256"]))]
+
+
 def shapes(artifact: Artifact, name: str) -> dict[str, list[int]]:
     """The shape of each tensor in a safetensors file of the artifact. Raises ArtifactError when it is missing."""
-    with _opened(artifact, name) as source:
+    with opened(artifact, name) as source:
         header = json.loads(source.read(int.from_bytes(source.read(8), "little")))
     return {tensor: entry["shape"] for tensor, entry in header.items() if tensor != "__metadata__"}
 
 
-def _opened(artifact: Artifact, name: str) -> "File[Any]":
+def opened(artifact: Artifact, name: str) -> "File[Any]":
+    """One of the artifact's files, to be read and closed. Raises ArtifactError when it is missing."""
     try:
         return default_storage.open(_blob(artifact.manifest[name]["sha256"]))
     except FileNotFoundError as error:
@@ -118,7 +124,7 @@ def _opened(artifact: Artifact, name: str) -> "File[Any]":
 
 
 def _fetch(artifact: Artifact, name: str, sha256: str, target: Path) -> None:
-    with _opened(artifact, name) as source, target.open("wb") as file:
+    with opened(artifact, name) as source, target.open("wb") as file:
         shutil.copyfileobj(source, file)
         file.flush()
         os.fsync(file.fileno())  # the rename must not outlive the content

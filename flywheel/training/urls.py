@@ -5,10 +5,11 @@ from flywheel.training.pages import (
     datasets,
     hosted_training,
     launch,
-    rollouts,
     runs,
 )
+from flywheel.training.pages.comparisons import side_by_side
 from flywheel.training.pages.fixes import fix_trials, prompt_searches
+from flywheel.training.pages.rollouts import rollouts
 
 app_name = "training"
 # /p/<project>/training/
@@ -54,9 +55,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(
         "rollouts/<int:run>/<int:number>/<int:sample>/take-back/", rollouts.take_rollout_back, name="take_rollout_back"
     ),
+    path("compare/", side_by_side.compare, name="compare"),
     # /runs/<pk>/
     path("runs/<int:pk>/", runs.run, name="run"),
     path("runs/<int:pk>/live/", runs.live, name="live"),
     path("runs/<int:pk>/cancel/", runs.cancel, name="cancel"),
     path("runs/<int:pk>/resume/", runs.resume, name="resume"),
+    path("runs/<int:pk>/repeat/", runs.repeat, name="repeat"),
+    path("runs/<int:pk>/files/<path:name>", runs.download, name="run_file"),
 ]

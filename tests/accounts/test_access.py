@@ -72,6 +72,7 @@ PAGES = {
         evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
         training:build training:build_live
+        training:compare training:run_file
         training:live training:rollouts training:fixes training:fix_trial training:fix_trial_live
         training:searches training:search training:search_live training:proposal
         promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
@@ -115,7 +116,7 @@ PAGES = {
     Permission.TRAIN: """
         training:launch training:provider_file training:mix training:upload_dataset
         training:demonstrations training:dataset_format training:cancel_build training:resume_build
-        training:cancel training:resume promotions:propose
+        training:cancel training:resume training:repeat promotions:propose
         promotions:run_suites
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix
     """,
@@ -159,6 +160,7 @@ CALLS = {
         list_fix_trials get_fix_trial get_bucket_evidence choose_examples
         list_prompt_searches get_prompt_search list_prompt_proposals
         list_runs get_run list_run_points list_run_events
+        compare_training_runs list_repeats list_run_files get_run_file
         list_candidates get_candidate list_never_events list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
     """,
@@ -190,7 +192,7 @@ CALLS = {
     Scope.TRAIN: """
         collect_rollouts write_dataset drop_rollout take_rollout_back
         recommend_fix build_dataset mix_datasets upload_dataset demonstrate check_dataset_contamination
-        launch_run cancel_run resume_run cancel_dataset_build resume_dataset_build
+        launch_run cancel_run resume_run repeat_run cancel_dataset_build resume_dataset_build
         propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: """

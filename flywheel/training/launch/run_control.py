@@ -42,6 +42,8 @@ class LaunchRequest:
     rollouts: EvalRun | None = None
     leave_out: Collection[int] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    has_all_settings: bool = False
+    """Whether these are all that the run has. A run that is repeated gets no default of a setting that came later."""
     tuning: dict[str, Any] = field(default_factory=dict)
     """As suits the size of the base where it is empty."""
     seed: int = 1
@@ -93,6 +95,8 @@ def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict
     _refuse_turns(algorithm, (request.dataset and request.dataset.task_sets) or [task_set])
     tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
     settings = check_settings(algorithm, base, tuning, request.settings)
+    if request.has_all_settings:
+        settings = {name: settings[name] for name in request.settings}
     if isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
         raise Refused(f"{seed!r} is not a whole number from 0 to {MAX_SEED}", field="seed")
     recommendation = request.recommendation or recommendation_for(base, task_set)

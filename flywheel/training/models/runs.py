@@ -2,11 +2,13 @@
 
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from flywheel.agents.models import Version
+from flywheel.agents.models import Artifact, Version
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.jobs import Job, JobEvent, State
 from flywheel.environments.models import TaskSet
@@ -75,6 +77,18 @@ class TrainingRun(Job):
     def task_sets(self) -> list[TaskSet]:
         """The sets whose held-out tasks measure it, the one that it is compared by first."""
         return self.dataset.task_sets or [self.task_set]
+
+    @property
+    def directory(self) -> Path:
+        """Its run directory (`docs/design/run-directory.md`), on the machines that share the data directory."""
+        return Path(settings.RUNS_DIR) / str(self)
+
+    @property
+    def trained(self) -> Artifact | None:
+        """The weights, or the adapter, that it made; None until it has succeeded."""
+        if self.produced is None:
+            return None
+        return self.produced.adapter if self.tuning["mode"] == "lora" else self.produced.weights
 
     @property
     def remaining(self) -> timedelta | None:

@@ -19,6 +19,7 @@ from flywheel.training.datasets.dataset_builder import open_rows
 from flywheel.training.launch.fix_recommendation import baseline_of
 from flywheel.training.models import Dataset, Point, TrainingEvent, TrainingRun
 from flywheel.training.pages.run_charts import Steps
+from flywheel.training.runs.run_files import output_size
 
 TURNED_SHOWN = 3
 """Sampled tasks that stand beside the chart of held-out success."""
@@ -163,7 +164,7 @@ def fingerprint(run: TrainingRun) -> str:
     last = run.events.order_by("-id").values_list("id", flat=True).first() or 0
     came = (run.evaluation.state if run.evaluation else "", run.candidates.count())
     beside = "".join(f"-{each.state}" for each, _ in others(run))
-    now = f"{run.state}-{run.done}-{run.events_read}-{last}-{run.attempt}-{int(run.is_cancelling)}"
+    now = f"{run.state}-{run.done}-{run.events_read}-{last}-{run.attempt}-{int(run.is_cancelling)}-{output_size(run)}"
     return f"{now}-{came[0]}-{came[1]}{beside}"
 
 

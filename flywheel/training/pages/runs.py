@@ -1,20 +1,26 @@
 """Training runs: all of them, and one as it trains."""
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from django.db.models import OuterRef, Subquery
 from django.http import HttpResponse
-from django.shortcuts import get_object_or_404, render
-from django.views.decorators.http import require_GET
+from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
+from flywheel.edge.numbers import form_key, number
 from flywheel.edge.paging import page_at
 from flywheel.edge.polling import progress, unchanged
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
 from flywheel.evals.pages.comparison_context import Whisker, forest
@@ -22,6 +28,7 @@ from flywheel.training.datasets.contamination_checks import kept_checks
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
+from flywheel.training.runs import run_files, run_repeats
 
 GAINS_SHOWN = 12
 DIFFERENCE = "candidates__report__comparison__differences__success"
@@ -82,6 +89,11 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "overridden": run_control.needs_reason(found.algorithm, found.recommendation) if found.recommendation else "",
         "reward": reward_lock.kept(found),
         "contamination": next(iter(kept_checks([found.dataset], [found.task_set]).values()), None),
+        "repeats": run_repeats.repeats_of(found),
+        "files": run_files.files_of(found),
+        "key": uuid.uuid4(),
+        "fewest_seeds": run_repeats.SEEDS[0],
+        "most_seeds": run_repeats.SEEDS[1],
     }
     return render(request, "training/run.html", {**_live(request, found), **defaults})
 
@@ -115,10 +127,37 @@ def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
         "curves_aside": run_charts.curves(found, steps, stride, aside=True),
         "samples": run_details.samples(found, request.GET.get("samples", "")),
         "log": run_details.log(found),
+        "output": run_files.output_tail(found),
         "advice": run_details.failed_advice(found) if found.state == State.FAILED else "",
         "waits_for": _holder(found),
         "candidate": found.candidates.first(),
     }
+
+
+@require_POST
+@requires(Permission.TRAIN)
+def repeat(request: PageRequest, pk: int) -> HttpResponse:
+    """Launch it again: exactly, or under as many other seeds as the form says, which are then compared."""
+    found, key = run_of(request, pk), form_key(request.POST.get("key", ""))
+    fewest, most = run_repeats.SEEDS
+    seeds = number(request.POST.get("seeds", ""), least=fewest, most=most)
+    with job_pages.refusal_told(request, "Not repeated"):
+        if "seeds" not in request.POST:
+            again, _ = run_repeats.repeat(found, key=key, actor=request.actor)
+            return redirect("training:run", request.project.slug, again.pk)
+        if seeds is None:
+            raise Refused(f"choose {fewest} to {most} other seeds")
+        others = run_repeats.repeat_with_other_seeds(found, number=seeds, key=key, actor=request.actor)
+        chosen = urlencode({"run": [found.pk, *(each.pk for each in others)]}, doseq=True)
+        return redirect(f"{reverse('training:compare', args=[request.project.slug])}?{chosen}")
+    return redirect("training:run", request.project.slug, pk)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def download(request: PageRequest, pk: int, name: str) -> HttpResponseBase:
+    """One of the run's files. A trainer wrote it: it comes as a file, never as a page."""
+    return run_files.download(request, run_of(request, pk), name, request.actor)
 
 
 def run_of(request: PageRequest, pk: int) -> TrainingRun:
@@ -129,6 +168,8 @@ def run_of(request: PageRequest, pk: int) -> TrainingRun:
         "task_set__environment_version__environment",
         "baseline",
         "produced__agent",
+        "produced__weights",
+        "produced__adapter",
         "evaluation",
         "recommendation",
         "created_by",

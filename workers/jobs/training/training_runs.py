@@ -69,10 +69,6 @@ class TrainingFailed(Exception):
         self.kind = kind
 
 
-def run_dir(run: TrainingRun) -> Path:
-    return Path(settings.RUNS_DIR) / str(run)
-
-
 def train(lease: Lease) -> None:
     """Carry out the run that the lease holds."""
     run = TrainingRun.objects.select_related(
@@ -87,7 +83,7 @@ def train(lease: Lease) -> None:
         raise TrainingFailed("reward_audit", problem)
     if problem := leak_watch.refusal(lease, run):
         raise TrainingFailed("contamination", problem)
-    place = run_dir(run)
+    place = run.directory
     try:
         prepare(run, place)
         _forget_last_ask(place)

@@ -66,7 +66,7 @@ def test_contaminated_data_never_starts_a_trainer(
     carry_out(run)
     assert (run.state, run.error_kind) == (State.FAILED, "contamination")
     assert not started
-    assert not training_runs.run_dir(run).exists()
+    assert not run.directory.exists()
 
 
 def test_what_was_compared_once_is_not_compared_again(

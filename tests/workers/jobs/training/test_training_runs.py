@@ -31,6 +31,7 @@ from flywheel.training.datasets.dataset_builder import build as dataset
 from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Point, TrainingRun
+from flywheel.training.runs import run_files, run_repeats
 from tests.conftest import Build, Cast
 from tests.pages import page_of
 from tests.worker import Worker
@@ -99,7 +100,7 @@ def log_of(run: TrainingRun) -> str:
 
 
 def trainer_of(run: TrainingRun) -> int:
-    return int((training_runs.run_dir(run) / "trainer.pid").read_text())
+    return int((run.directory / "trainer.pid").read_text())
 
 
 def is_alive(pid: int) -> bool:
@@ -330,20 +331,39 @@ def test_a_damaged_dataset_is_refused_before_a_trainer_starts(launched: Launch) 
     assert "damaged" in run.error
 
 
+@pytest.mark.parametrize("tuning", [{"mode": "full"}, {"mode": "lora", "rank": 4}], ids=["full", "lora"])
+def test_a_repeat_makes_the_same_weights_and_the_page_says_so(
+    tuning: dict[str, Any], launched: Launch, cast: Cast, page: Callable[[TrainingRun], str]
+) -> None:
+    run = carry_out(launched(steps=4, tuning=tuning))
+    assert run.state == State.SUCCEEDED, run.error
+    actor = Actor(cast.trainer)
+    again = carry_out(run_repeats.repeat(run, key=uuid.uuid4(), actor=actor)[0])
+    other = carry_out(run_repeats.repeat(run, key=uuid.uuid4(), actor=actor, seed=2)[0])
+    assert [(each.run, each.has_same_weights) for each in run_repeats.repeats_of(again)] == [(run, True)]
+    assert run.trained is not None
+    assert other.trained is not None
+    assert run.trained.digest != other.trained.digest
+    assert "same weights, bit by bit" in page(again)
+    names = {file.name for file in run_files.files_of(again)}
+    assert names >= {"final/config.json" if tuning["mode"] == "full" else "final/adapter_config.json", "trainer.log"}
+    assert not [name for name in names if name.endswith((".pt", ".pth", ".key"))]
+
+
 def test_the_chat_template_is_set_in_training_as_in_evals(launched: Launch, build: Build) -> None:
     settings = {"enable_thinking": False}
     base = version(build, endpoint={"kind": "transformers", "chat_template_kwargs": settings})
     run = launched(base=base)
-    training_runs.prepare(run, training_runs.run_dir(run))
-    training_runs.prepare(run, training_runs.run_dir(run))  # as after a kill: it is the same run's
-    spec = run_spec.read(training_runs.run_dir(run), "sft")
+    training_runs.prepare(run, run.directory)
+    training_runs.prepare(run, run.directory)  # as after a kill: it is the same run's
+    spec = run_spec.read(run.directory, "sft")
     assert spec.base.chat_template_kwargs == settings
 
 
 def test_a_directory_of_another_run_is_refused(launched: Launch) -> None:
     run = launched()
-    training_runs.prepare(run, training_runs.run_dir(run))
-    spec = training_runs.run_dir(run) / "spec.json"
+    training_runs.prepare(run, run.directory)
+    spec = run.directory / "spec.json"
     spec.write_text(json.dumps({**json.loads(spec.read_text()), "seed": 7}))
     carry_out(run)
     assert (run.state, run.error_kind) == (State.FAILED, "run_directory")

@@ -16,7 +16,7 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.pages import run_facts
 from flywheel.evals.runs.submission import submit
 from flywheel.system import env
-from flywheel.training.pages.collection_form import CollectForm
+from flywheel.training.pages.rollouts.collection_form import CollectForm
 from flywheel.training.rollouts import rollout_choice, selection_overview
 from flywheel.training.rollouts.rollout_datasets import write
 from flywheel.training.rollouts.rollout_selection import NotForTraining, drop, take_back

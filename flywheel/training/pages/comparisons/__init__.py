@@ -1,0 +1,1 @@
+"""Pages of runs side by side."""

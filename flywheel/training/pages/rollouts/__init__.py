@@ -1,0 +1,1 @@
+"""Pages of rollouts to learn from."""

@@ -1,0 +1,202 @@
+"""Several training runs side by side: what they were given, what they measured on the way, and what came of them.
+
+Curves are put over one another only where they measure the same. A run's own evaluations are greedy and on some of the
+held-out tasks, so two runs share a chart if these tasks are of one set and equally many; the loss is of one algorithm
+on one dataset; the reward is of one task set, by one verifier with the same penalties.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import FloatField, QuerySet, Sum
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
+
+from flywheel.accounts.models import Project
+from flywheel.core.recipes import SETTINGS
+from flywheel.evals.models import EvalRun
+from flywheel.training.models import Point, TrainingRun
+
+MOST = 6
+"""Runs on one page, as many as a chart has colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the compared runs, and its own evaluations on held-out tasks."""
+
+    run: TrainingRun
+    evals: Sequence[tuple[int, float | None]]
+    """Step, and success as a share of the scored tasks; None where nothing was scored."""
+    tasks: int
+    """Held-out tasks of each of them, scored or not; 0 before the first."""
+    tokens: int | None
+    """Tokens of prompts and answers that it has processed; None where its trainer counts none."""
+    candidate: Any
+    """What promotions made of the produced version; None where there is no comparison."""
+
+    @property
+    def measure(self) -> Hashable:
+        return self.run.task_sets[0].pk, self.tasks
+
+    @property
+    def start(self) -> float | None:
+        return self.evals[0][1] if self.evals and self.evals[0][0] == 0 else None
+
+    @property
+    def best(self) -> float | None:
+        return max((value for _, value in self.evals if value is not None), default=None)
+
+    @property
+    def held_out(self) -> Mapping[str, Any] | None:
+        """Estimate of held-out success of the produced version; None until its eval has ended."""
+        return _success(self.run.evaluation)
+
+    @property
+    def baseline(self) -> Mapping[str, Any] | None:
+        """The same of the base."""
+        return _success(self.run.baseline)
+
+    @property
+    def difference(self) -> Mapping[str, Any] | None:
+        """Estimate of held-out success of the produced version less its baseline's, as the gate saw it."""
+        return self.candidate.report["comparison"]["differences"]["success"] if self.candidate else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """When a run's own evaluation first came to a threshold."""
+
+    step: int
+    seconds: float | None
+    """Training steps and evaluations up to then, without loading and pauses; None where steps were not timed."""
+
+    @property
+    def duration(self) -> timedelta | None:
+        return None if self.seconds is None else timedelta(seconds=self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Runs whose own evaluations can be compared: of the same set, and of equally many tasks."""
+
+    sides: Sequence[Side]
+    threshold: float | None
+    """Share of tasks; None where no run gained anything and none was given."""
+    is_given: bool
+
+    @property
+    def tasks(self) -> int:
+        return self.sides[0].tasks
+
+    @property
+    def start(self) -> float | None:
+        """The lowest success before the first step."""
+        return min((side.start for side in self.sides if side.start is not None), default=None)
+
+    @property
+    def best(self) -> float | None:
+        return max((side.best for side in self.sides if side.best is not None), default=None)
+
+    def reached(self, side: Side) -> Reached | None:
+        """When this run came to the threshold; None if it has not."""
+        if self.threshold is None:
+            return None
+        # A share is a fraction of few tasks: half-way between two of them is met by either side of a rounding.
+        enough = (step for step, value in side.evals if value is not None and value >= self.threshold - 1e-9)
+        step = next(enough, None)
+        return None if step is None else Reached(step, _seconds(side.run, step))
+
+
+def rows(project: Project) -> QuerySet[TrainingRun]:
+    """The project's runs, with all that a comparison reads of them."""
+    return TrainingRun.objects.filter(project=project).select_related(
+        "project", "base__agent", "dataset__task_set", "task_set", "baseline", "produced__agent", "evaluation"
+    )
+
+
+def side_of(run: TrainingRun) -> Side:
+    points = run.points.filter(kind=Point.Kind.EVAL).order_by("step").values_list("step", "values")
+    evals = [(step, values["success"]) for step, values in points]
+    tasks = max((values["n"] + values["unscored"] for _, values in points), default=0)
+    last = run.points.filter(kind=Point.Kind.STEP).order_by("-step").values_list("values", flat=True).first() or {}
+    tokens = last.get("tokens")
+    return Side(run, evals, tasks, None if tokens is None else round(tokens), run.candidates.first())
+
+
+def grouped(sides: Iterable[Side], key: Callable[[Side], Hashable]) -> list[list[Side]]:
+    """Those of one key together, in the order of the runs."""
+    groups: dict[Hashable, list[Side]] = {}
+    for side in sides:
+        groups.setdefault(key(side), []).append(side)
+    return list(groups.values())
+
+
+def measures(sides: Iterable[Side], threshold: float | None = None) -> list[Measure]:
+    """Runs that have evaluated themselves, by what they measure, each with the threshold for `Measure.reached`.
+
+    Unless one is given, a share, it is half-way from the lowest start of a group to the best success of any of it.
+    """
+    found = []
+    for group in grouped((side for side in sides if side.evals), lambda side: side.measure):
+        bare = Measure(group, threshold, is_given=threshold is not None)
+        if threshold is None and bare.start is not None and bare.best is not None and bare.best > bare.start:
+            bare = Measure(group, (bare.start + bare.best) / 2, is_given=False)
+        found.append(bare)
+    return found
+
+
+def loss_group(side: Side) -> Hashable:
+    """Runs of one group minimise the same."""
+    return side.run.algorithm, side.run.dataset.digest
+
+
+def reward_group(side: Side) -> Hashable:
+    """Runs of one group are rewarded for the same."""
+    penalties = (side.run.settings.get(name) for name in ("unsafe_penalty", "invalid_penalty"))
+    return (tuple(task_set.pk for task_set in side.run.task_sets), *penalties)
+
+
+def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """The runs' launch values, by name, a value for each run: first what differs, then what is equal.
+
+    A setting that a run does not have is None.
+    """
+    rows: dict[str, list[Any]] = {
+        "algorithm": [side.run.algorithm_label for side in sides],
+        "base": [str(side.run.base) for side in sides],
+        "task_set": [str(side.run.task_set) for side in sides],
+        "dataset": [str(side.run.dataset) for side in sides],
+        "tuning": [_tuning(side.run) for side in sides],
+        "seed": [side.run.seed for side in sides],
+    }
+    order = {name: at for at, name in enumerate(SETTINGS)}
+    names = {name for side in sides for name in side.run.settings}
+    for name in sorted(names, key=lambda name: (order.get(name, len(order)), name)):
+        rows[name] = [side.run.settings.get(name) for side in sides]
+    differing = {name: values for name, values in rows.items() if any(value != values[0] for value in values[1:])}
+    return differing, {name: values for name, values in rows.items() if name not in differing}
+
+
+def _success(eval_run: EvalRun | None) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = eval_run.summary.get("metrics", {}).get("success") if eval_run else None
+    return found
+
+
+def _tuning(run: TrainingRun) -> str:
+    if run.tuning["mode"] != "lora":
+        return "all weights"
+    return f"LoRA, rank {run.tuning['rank']}, alpha {run.tuning['alpha']}"
+
+
+def _seconds(run: TrainingRun, step: int) -> float | None:
+    """Time that its steps and evaluations took up to a step. A step that came again after a resume counts once."""
+    timed = {"step_time_s": Point.Kind.STEP, "seconds": Point.Kind.EVAL}
+    sums = []
+    for name, kind in timed.items():
+        value = Cast(KeyTextTransform(name, "values"), FloatField())
+        sums.append(run.points.filter(kind=kind, step__lte=step).aggregate(total=Sum(value))["total"])
+    steps, evals = sums
+    return None if evals is None or (step and steps is None) else (steps or 0.0) + evals

@@ -1,0 +1,117 @@
+"""The page that compares runs: its charts, its tables, what its address may say."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from flywheel.accounts.models import User
+from flywheel.promotions.models import Candidate
+from flywheel.training.models import TrainingRun
+from tests.pages import page_of
+from tests.promotions.conftest import agent, candidate, evaluated
+from tests.training.conftest import Room
+from tests.training.pages.test_runs import HERE, SignIn
+
+__all__ = ["agent", "candidate", "evaluated"]
+pytestmark = pytest.mark.django_db
+
+
+def shown(sign_in: SignIn, user: User, *runs: TrainingRun, **query: Any) -> Any:
+    address = f"{HERE}compare/?{urlencode({'run': [run.pk for run in runs], **query}, doseq=True)}"
+    return sign_in(user).get(address)
+
+
+def test_the_curves_of_like_runs_are_drawn_over_one_another(room: Room, sign_in: SignIn) -> None:
+    runs = [room.launch(), room.launch(seed=2)]
+    for run in runs:
+        room.asked(run, {0: 0.25, 20: 0.5})
+        room.measured(run, 20, loss=lambda step: 1 / step)
+    page = shown(sign_in, room.cast.viewer, *runs)
+    (chart,) = page.context["held_out"]
+    assert [line["name"] for line in chart["series"]] == [f"{run} SFT" for run in runs]
+    assert chart["baseline"] == 25.0
+    assert chart["note"] == f"{room.task_set}, greedy, 8 tasks: one is 12.5 points; dashed: step 0"
+    (loss,) = page.context["curves"]
+    assert (loss["title"], len(loss["series"])) == ("Loss", 2)
+    assert "Not all are measured alike" not in page_of(page)
+
+
+def test_unlike_runs_are_drawn_apart_and_the_page_says_why(room: Room, sign_in: SignIn) -> None:
+    sft, grpo = room.launch(), room.launch(algorithm="grpo")
+    for run in (sft, grpo):
+        room.asked(run, {0: 0.25})
+        room.measured(run, 20, loss=float, reward_mean=float)
+    grpo.points.filter(kind="eval").update(values={"success": 0.2, "n": 5, "unscored": 0, "seconds": 1.0})
+    page = shown(sign_in, room.cast.viewer, sft, grpo)
+    assert len(page.context["held_out"]) == 2
+    assert page.context["curves"] == [] or {each["title"] for each in page.context["curves"]} == {"Reward"}
+    said = page_of(page)
+    assert "Not all are measured alike." in said
+    assert f"{sft} on 8 tasks of {room.task_set};" in said
+
+
+def test_results_and_the_time_to_a_success_are_in_the_table(room: Room, candidate: Candidate, sign_in: SignIn) -> None:
+    runs = [room.launch(), room.launch(seed=2)]
+    candidate.run = runs[0]
+    candidate.save()
+    room.asked(runs[0], {0: 0.25, 20: 0.75})
+    room.asked(runs[1], {0: 0.25, 20: 0.375})
+    room.measured(runs[0], 20, step_time_s=lambda _: 0.5)
+    said = page_of(shown(sign_in, room.cast.viewer, *runs))
+    assert "Success to reach: 50.0%, half-way from 25.0% at step 0 to the best, 75.0%." in said
+    assert "step 20" in said
+    assert "not reached" in said
+    assert candidate.get_verdict_display() in said
+    assert "+66.7 points" in said
+    said = page_of(shown(sign_in, room.cast.viewer, *runs, success="37.5"))
+    assert "Success to reach: 37.5%, as you chose." in said
+    assert "not reached" not in said
+
+
+@pytest.mark.parametrize("success", ["much", "101", "-1", "nan", "inf"])
+def test_a_success_that_is_none_is_refused_in_words(room: Room, sign_in: SignIn, success: str) -> None:
+    runs = [room.launch(), room.launch(seed=2)]
+    page = shown(sign_in, room.cast.viewer, *runs, success=success)
+    assert page.status_code == 200
+    assert "The Success to reach is a percentage from 0 to 100" in page_of(page)
+
+
+def test_settings_that_differ_come_first(room: Room, sign_in: SignIn) -> None:
+    page = shown(sign_in, room.cast.viewer, room.launch(), room.launch(settings={"learning_rate": 1e-6}))
+    assert [name for name, *_ in page.context["differing"]] == ["learning_rate"]
+    assert "seed" in [name for name, *_ in page.context["equal"]]
+    repeated = page_of(shown(sign_in, room.cast.viewer, room.launch(seed=4), room.launch(seed=4)))
+    assert "None: these runs repeat each other." in repeated
+
+
+def test_one_run_or_none_asks_for_another(room: Room, sign_in: SignIn) -> None:
+    run, other = room.launch(), room.launch()
+    page = page_of(shown(sign_in, room.cast.viewer, run))
+    assert f"Add another run to {run} above" in page
+    assert f'<option value="{other.pk}">' in page
+    assert f'<option value="{run.pk}">' not in page
+    assert "Add two runs above" in page_of(shown(sign_in, room.cast.viewer))
+
+
+def test_at_most_six_are_compared(room: Room, sign_in: SignIn) -> None:
+    runs = [room.launch(seed=seed) for seed in range(7)]
+    page = shown(sign_in, room.cast.viewer, *runs)
+    assert [column["run"] for column in page.context["columns"]] == runs[:6]
+    assert "7 runs were selected; the first 6 are compared." in page_of(page)
+    assert page.context["others"] == []
+
+
+def test_a_run_twice_is_one(room: Room, sign_in: SignIn) -> None:
+    run = room.launch()
+    assert len(shown(sign_in, room.cast.viewer, run, run).context["columns"]) == 1
+
+
+def test_runs_of_others_are_not_there(room: Room, sign_in: SignIn) -> None:
+    run = room.launch()
+    assert shown(sign_in, room.cast.stranger, run).status_code == 404
+    elsewhere = sign_in(room.cast.stranger).get(f"/p/elsewhere/training/compare/?run={run.pk}")
+    assert elsewhere.status_code == 404
+    client = sign_in(room.cast.viewer)
+    for number in ("0", "many", str(10**30), "999999"):
+        assert client.get(f"{HERE}compare/?run={number}").status_code == 404
