@@ -39,12 +39,13 @@ def train(run: Run) -> None:
         desirable_weight=settings["desirable_weight"] or len(data.train) / (2 * len(good)),
         undesirable_weight=settings["undesirable_weight"] or len(data.train) / (2 * len(bad)),
     )
-    # Left to itself TRL loads the reference from the base's path, which is not the start when an adapter was merged.
-    is_merged = run.spec.mode == "full" and run.spec.adapter is not None
+    # Left to itself TRL loads the reference from the base's path, which is not the start when an adapter was merged, and
+    # fails where the configuration names no architecture.
+    start = copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
     rows = ordered(good, bad, settings["batch_size"], run.spec.seed)
     trainer: Any = KTOTrainer(
         model=loaded.model,
-        ref_model=copy.deepcopy(loaded.model) if is_merged else None,
+        ref_model=start,
         args=arguments,
         train_dataset=trained_policy.training_rows(rows, ("place", "prompt", "completion", "label"), env),
         processing_class=loaded.tokenizer,

@@ -196,7 +196,7 @@ class Gathered:
             return _is_called_good(row, said) or None
         if row.label in (Label.PASS, Label.FAILURE):
             return row.label == Label.PASS
-        return {("success",): True, ("failed",): False}.get(tuple(said))
+        return "success" in said if len(said) == 1 else None
 
     def _rows_of(self, row: Trajectory, trace: Trace, failing: str, is_good: bool) -> list[dict[str, Any]] | None:
         """The rows of a trajectory, counted, or none and why that is; None where there is no room for them."""
