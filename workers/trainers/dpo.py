@@ -30,8 +30,8 @@ def train(run: Run) -> None:
         loss_type=[settings["preference_loss"]],
         label_smoothing=settings["label_smoothing"],
     )
-    # Left to itself TRL loads the reference from the base's path, which is not the start when an adapter was merged, and
-    # fails where the configuration names no architecture.
+    # Left to itself TRL loads the reference from the base's path: that is not the start when an adapter was merged, and
+    # it cannot where the configuration names no architecture.
     start = copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
     trainer: Any = DPOTrainer(
         model=loaded.model,

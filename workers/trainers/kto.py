@@ -39,8 +39,8 @@ def train(run: Run) -> None:
         desirable_weight=settings["desirable_weight"] or len(data.train) / (2 * len(good)),
         undesirable_weight=settings["undesirable_weight"] or len(data.train) / (2 * len(bad)),
     )
-    # Left to itself TRL loads the reference from the base's path, which is not the start when an adapter was merged, and
-    # fails where the configuration names no architecture.
+    # Left to itself TRL loads the reference from the base's path: that is not the start when an adapter was merged, and
+    # it cannot where the configuration names no architecture.
     start = copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
     rows = ordered(good, bad, settings["batch_size"], run.spec.seed)
     trainer: Any = KTOTrainer(

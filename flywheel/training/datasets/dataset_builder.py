@@ -341,7 +341,7 @@ def _tasks(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[
 
 
 def _thumbs(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
-    """A thumb up for all that is imitated, and a thumb down for what is said where a wrong episode leaves the right one:
+    """A thumb up for all that is imitated, a thumb down for what is said where a wrong episode leaves the right one:
     nobody has called bad what it said before."""
     for row in _demonstrations(speaker, tasks, attempts):
         yield row | {"label": True}
