@@ -15,8 +15,9 @@ from typing import Any, Final, Literal
 
 from flywheel.core.errors import FieldError
 
-Data = Literal["sft", "pairs", "tasks"]
-"""What an algorithm learns from: corrected answers, preferred and rejected answers, or tasks that it tries itself."""
+Data = Literal["sft", "pairs", "tasks", "thumbs"]
+"""What an algorithm learns from: corrected answers, preferred and rejected answers, tasks that it tries itself, or
+single answers, each with a thumb up or down."""
 
 Fix = Literal["sft", "dpo", "rlvr", "environment_rl"]
 """The steps of the fix ladder that are a training run."""
@@ -137,6 +138,18 @@ ALGORITHMS: dict[str, Algorithm] = {
             "parts.",
             own={"beta": 0.05},
         ),
+        Algorithm(
+            "kto",
+            "KTO",
+            trainer="kto",
+            data="thumbs",
+            fixes=(),
+            description="Kahneman-Tversky optimisation: make good answers likelier and bad ones less likely, each "
+            "judged by itself, staying near the start. For thumbs and labels without corrections.",
+            # Ten times that rate halves the held-out success of the reference policy: most of its answers are bad, and
+            # it unlearns what is right in them.
+            own={"steps": 60, "batch_size": 16, "learning_rate": 1e-5, "beta": 0.1},
+        ),
     )
 }
 """Every algorithm by its name. Of those with the same data, or the same fix, the first is what a form offers."""
@@ -194,7 +207,7 @@ _ROWS = [
     ),
     Setting(
         "batch_size", int, 32,
-        "What one step learns from: rows (SFT), pairs (DPO) or completions (the others, so tasks × num_generations).",
+        "What one step learns from: rows (SFT, KTO), pairs (DPO) or completions (the others: tasks × num_generations).",
         reinforced=128, min=1, max=65_536, shown=True,
     ),
     Setting(
@@ -255,7 +268,7 @@ _ROWS = [
     Setting(
         "beta", float, 0.0,
         "Weight of staying near the start. 0 (the GRPO family's default) needs no reference model and reports no kl.",
-        algorithms=("dpo", *_REINFORCED), min=0.0, max=10.0, shown=True,
+        algorithms=("dpo", "kto", *_REINFORCED), min=0.0, max=10.0, shown=True,
     ),
     Setting(
         "preference_loss", str, "sigmoid", "DPO's loss; ipo resists noise-free labels, robust resists wrong ones.",
@@ -330,6 +343,16 @@ _ROWS = [
     ),
     Setting(
         "normalize_advantages", bool, False, "Divide advantages by the batch's spread.", algorithms=("rloo",),
+    ),
+    Setting(
+        "desirable_weight", float, 0.0,
+        "Weight of a good answer in the loss. 0 makes up for how many there are: rows / (2 × good rows).",
+        algorithms=("kto",), min=0.0, max=1000.0, shown=True,
+    ),
+    Setting(
+        "undesirable_weight", float, 0.0,
+        "Weight of a bad answer in the loss. 0 makes up for how many there are: rows / (2 × bad rows).",
+        algorithms=("kto",), min=0.0, max=1000.0, shown=True,
     ),
 ]  # fmt: skip
 
@@ -460,6 +483,12 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise FieldError(
             f"{values['patience']} counts validations, and nothing is kept to validate on; set validation_share too",
             field="patience",
+        )
+    if "desirable_weight" in values and (micro or batch) < 2:
+        raise FieldError(
+            "1 is too few for KTO, which tells how far the policy has moved by each prompt with another row's answer; "
+            "expected at least 2",
+            field="micro_batch_size" if micro else "batch_size",
         )
     if "num_generations" not in values:
         return

@@ -22,7 +22,12 @@ def test_an_algorithm_has_defaults_of_its_own_only_for_settings_that_it_has(algo
 
 
 def test_what_is_offered_follows_from_the_data_or_the_fix() -> None:
-    assert [recipes.offered(data=data).name for data in ("sft", "pairs", "tasks")] == ["sft", "dpo", "grpo"]
+    assert [recipes.offered(data=data).name for data in ("sft", "pairs", "tasks", "thumbs")] == [
+        "sft",
+        "dpo",
+        "grpo",
+        "kto",
+    ]
     assert [recipes.offered(fix=fix).name for fix in ("sft", "dpo", "rlvr")] == ["sft", "dpo", "grpo"]
     assert recipes.offered(fix="prompt").name == "sft"
 
@@ -48,6 +53,8 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
         ("sft", {"temperature": 1}, "temperature: does not apply to SFT, only to grpo"),
         ("sft", {"batch": 1}, "batch: is no setting of SFT; "),
         ("sft", {"micro_batch_size": 5}, "micro_batch_size: 5 does not divide batch_size 32"),
+        ("kto", {"batch_size": 1}, "batch_size: 1 is too few for KTO"),
+        ("kto", {"micro_batch_size": 1}, "micro_batch_size: 1 is too few for KTO"),
         ("grpo", {"batch_size": 20}, "batch_size: 20 is no multiple of num_generations 8; 16 would be right"),
         ("grpo", {"batch_size": 4}, "batch_size: 4 is no multiple of num_generations 8; 8 would be right"),
         ("grpo", {"epsilon_high": 0.1}, "epsilon_high: 0.1 is below epsilon"),

@@ -31,11 +31,12 @@ def train(run: Run) -> None:
         loss_type=[settings["preference_loss"]],
         label_smoothing=settings["label_smoothing"],
     )
-    # Left to itself TRL loads the reference from the base's path, which is not the start when an adapter was merged.
-    is_merged = run.spec.mode == "full" and run.spec.adapter is not None
+    # Left to itself TRL loads the reference from the base's path: that is not the start when an adapter was merged, and
+    # it cannot where the configuration names no architecture.
+    start = copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
     trainer: Any = DPOTrainer(
         model=loaded.model,
-        ref_model=copy.deepcopy(loaded.model) if is_merged else None,
+        ref_model=start,
         args=arguments,
         train_dataset=trained_policy.training_rows(data.train, ("prompt", "chosen", "rejected"), env),
         processing_class=loaded.tokenizer,

@@ -32,7 +32,8 @@ class DemonstrateIn(Body):
     ids: list[str] = Field([], max_length=500)
     """Trace ids in place of the filter, at most 500."""
     good: str = "good"
-    """`good` for trajectories that people or feedback call good, `filter` for everything that matches."""
+    """`good` for trajectories that people or feedback call good, `filter` for everything that matches. `thumbs` for
+    those called good and those called bad: each answer becomes a row with its thumb, for KTO."""
     start: int = Field(1, ge=1, le=10_000)
     """Position of the first of the agent's messages to learn from, counted from 1."""
     steps: dict[str, str] = {}
@@ -96,6 +97,8 @@ class SourcedOut(Schema):
     tokens: int
     """Estimate, including prompts."""
     duplicates: int
+    thumbs: dict[str, int]
+    """Rows with a thumb up (`true`) and down (`false`); empty for other kinds."""
     left_out: list[LeftOutOut]
     """Trajectories or rows that were left out, by reason."""
     problems: list[RowProblemOut]
@@ -107,8 +110,8 @@ class SourcedOut(Schema):
 
 @router.post("/datasets/from-trajectories", response={200: SourcedOut, 202: BuildOut}, auth=Key(Scope.TRAIN))
 def demonstrate(request: HttpRequest, asked: DemonstrateIn) -> Status[Any]:
-    """Create demonstrations from trajectories that people or feedback call good. Failed steps stay in the context
-    but carry no loss, and nothing is used that the project measures with."""
+    """Create demonstrations from trajectories that people or feedback call good, or answers with a thumb from good and
+    bad ones. Failed steps stay in the context but carry no loss, and nothing is used that the project measures with."""
     fields = asked.dict(exclude={"name", "version", "preview", "key"})
     wanted = Wanted(version=version_of(request, asked.version), **fields)
     if asked.preview:

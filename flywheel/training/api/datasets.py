@@ -34,7 +34,8 @@ class DatasetIn(Body):
     name: str
     """An existing name makes the dataset's next version."""
     kind: Dataset.Kind
-    """`sft` for demonstrations, `pairs` for preference pairs, or `tasks` for prompts to practise."""
+    """`sft` for demonstrations, `pairs` for preference pairs, `tasks` for prompts to practise, or `thumbs` for answers
+    that are each called good or bad."""
     task_set: RefIn
     """`name@version`; only its train split is used."""
     version: RefIn = ""

@@ -1,7 +1,8 @@
 """Build a dataset: immutable rows from the train split of one task set, named by their content.
 
 Demonstrations come from corrected failures and from passing rollouts (rejection sampling), pairs from a right and a
-wrong answer to the same task, practice tasks are the tasks themselves. Held-out tasks are nowhere near: rows are made
+wrong answer to the same task, answers with a thumb are both of these one by one, practice tasks are the tasks
+themselves. Held-out tasks are nowhere near: rows are made
 from members of the train split only, and the set is checked for clusters and prompts that straddle first of all.
 
 Rows are written for a version: they open with its prompt, name its tools, and make calls in the form that its program
@@ -12,6 +13,7 @@ reads, so that nothing else is learnt than what is asked later.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -65,6 +67,25 @@ def native_calls(rows: Iterable[Mapping[str, Any]]) -> int:
     """Count the rows in which a native call is learnt."""
     learnt = ((m for name in ("completion", "chosen") for m in row.get(name, ())) for row in rows)
     return sum(any(message.get("tool_calls") for message in said) for said in learnt)
+
+
+def thumbs_of(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Count the rows with a thumb up as `true`, with a thumb down as `false`."""
+    return Counter(str(row["label"]).lower() for row in rows if "label" in row)
+
+
+def one_sided(recipe: Mapping[str, Any]) -> str:
+    """Say why nobody can learn from answers that all have the same thumb, and what to add; empty where they do not, and
+    for rows of other kinds."""
+    up, down = (recipe.get("thumbs", {}).get(thumb, 0) for thumb in ("true", "false"))
+    if bool(up) == bool(down):
+        return ""
+    kind, missing, how = (
+        ("good", "bad", "failures that reviewers confirmed, attempts that failed, or thumbs down")
+        if up
+        else ("bad", "good", "corrections, attempts that passed, or thumbs up")
+    )
+    return f"has {up or down:,} {kind} answers and no {missing} one, and KTO needs both; add {how}"
 
 
 def characters(rows: Iterable[Mapping[str, Any]]) -> int:
@@ -149,6 +170,8 @@ def draft(
         )
     recipe = _recipe(tasks, rows, rollouts) | {"duplicates": len(made) - len(rows)} | written_for(version)
     recipe |= {"left_out": left} if (left := len(every) - len(tasks)) else {}
+    if problem := one_sided(recipe):
+        raise Refused(f"{task_set} {problem}", field="task_set")
     return Draft(kind, task_set, rows, recipe, task_set.project)
 
 
@@ -317,7 +340,17 @@ def _tasks(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[
         yield core_task(task).to_json()
 
 
-MAKERS = {"sft": _demonstrations, "pairs": _pairs, "tasks": _tasks}
+def _thumbs(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
+    """A thumb up for all that is imitated, a thumb down for what is said where a wrong episode leaves the right one:
+    nobody has called bad what it said before."""
+    for row in _demonstrations(speaker, tasks, attempts):
+        yield row | {"label": True}
+    for row in _pairs(speaker, tasks, attempts):
+        del row["chosen"]
+        yield row | {"completion": row.pop("rejected"), "label": False}
+
+
+MAKERS = {"sft": _demonstrations, "pairs": _pairs, "tasks": _tasks, "thumbs": _thumbs}
 
 
 def _attempts(rollouts: EvalRun | None) -> Attempts:
@@ -384,4 +417,5 @@ def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | N
         "from_rollouts": sum(row.get("origin") == "rollout" for row in rows),
         "synthetic": sum(row.get("synthetic", False) for row in rows),
         "eval_run": rollouts.pk if rollouts else None,
+        **({"thumbs": dict(thumbs)} if (thumbs := thumbs_of(rows)) else {}),
     }

@@ -155,6 +155,7 @@ def _recipe(parts: Sequence[Part], counts: Sequence[int], rows: Sequence[dict[st
         "synthetic": sum(row.get("synthetic", False) for row in rows),
         **_written_for(parts),
         "from_traces": list(dict.fromkeys(name for part, _ in parts for name in part.recipe.get("from_traces", ()))),
+        **({"thumbs": dict(thumbs)} if (thumbs := dataset_builder.thumbs_of(rows)) else {}),
         "chosen_by_reward": any(part.is_chosen_by_reward for part, _ in parts),
         "duplicates": 0,
     }

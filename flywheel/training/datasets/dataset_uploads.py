@@ -80,8 +80,7 @@ class Uploaded:
         self.taken += 1
         self.tokens += dataset_builder.tokens([row])
         self.native_calls += dataset_builder.native_calls([row])
-        if "label" in row:
-            self.thumbs[str(row["label"]).lower()] += 1
+        self.thumbs += dataset_builder.thumbs_of([row])
         return True
 
     def refuse_nothing(self) -> None:
@@ -104,6 +103,7 @@ class Uploaded:
             "problems": [asdict(problem) for problem in self.reading.problems],
             "measured": self.measured,
             "duplicates": self.repeated,
+            "thumbs": dict(self.thumbs),
         }
 
     @property
@@ -111,7 +111,6 @@ class Uploaded:
         """Say what a dataset of it remembers of where it comes from."""
         return {
             **{name: value for name, value in self.report.items() if name not in ("kind", "rows")},
-            "thumbs": dict(self.thumbs),
             "native_calls": self.native_calls,
             **dict.fromkeys(("tasks", "from_failures", "from_rollouts", "synthetic"), 0),
         }

@@ -1,14 +1,17 @@
-"""Production trajectories that are called good as demonstrations, frozen as a dataset.
+"""Production trajectories that are called good as demonstrations, or good and bad ones with a thumb, frozen as a
+dataset.
 
     look(wanted)                    what a dataset of the choice would be, by its newest trajectories; writes nothing
     Gathered(wanted)                all of it, read a few at a time by the worker that builds it (`build_jobs`)
 
 A row is one thing that the agent said, with all that came before it as its prompt, and loss on nothing but that. So a
-step that failed is masked: it stands in the prompts of what follows and is no row's completion. Rows are written for a
-version: they open with its prompt, name its tools and make calls in its form. Nothing is taken of a trajectory whose
-session, itself or beginning the project measures with.
+step that failed is masked: it stands in the prompts of what follows and is no row's completion. Of a trajectory that is
+called bad one answer has a thumb down: the step that a reviewer marked, or else the last, which the user judged. Rows
+are written for a version: they open with its prompt, name its tools and make calls in its form. Nothing is taken of a
+trajectory whose session, itself or beginning the project measures with.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -53,13 +56,15 @@ CUT = ("length", "max_tokens", "content_filter")
 GOOD = {
     "good": "reviewers or feedback rate it as good",
     "filter": "it matches the filter",
+    "thumbs": "reviewers or feedback rate it as good or bad",
 }
-"""What makes a trajectory good enough to imitate."""
+"""What makes a trajectory good enough to imitate, or with `thumbs` good or bad: then each answer has its thumb."""
 LEFT_OUT = {
     "rollout": "a rollout; data is made of those under Rollouts",
     "agent": "another agent’s",
     "failure": "a failure, and no message of the agent is marked as the failing one",
     "not_good": "not rated good, or rated bad",
+    "no_thumb": "not rated, or rated good and bad",
     "measured": "its session, itself or its beginning is in a held-out or sealed task",
     "nothing": "nothing to learn from that place on",
     "too_long": "its answers, each with all that came before it, are more than a dataset may have",
@@ -119,6 +124,8 @@ class Gathered:
         """About how many the rows hold, prompts included, and how many carry loss."""
         self.left_out: dict[str, dict[str, Any]] = {}
         """How many by reason, a key of `LEFT_OUT`, and the first by trace id: `{"count", "first"}`."""
+        self.thumbs = Counter[str]()
+        """Rows by their thumb, as `dataset_builder.thumbs_of` counts them."""
         self._measured, self._seen = Measured(self.project), set[bytes]()
 
     @property
@@ -128,7 +135,7 @@ class Gathered:
 
     @property
     def kind(self) -> str:
-        return Dataset.Kind.SFT
+        return Dataset.Kind.THUMBS if self.choice.good == "thumbs" else Dataset.Kind.SFT
 
     @property
     def done(self) -> int:
@@ -140,12 +147,12 @@ class Gathered:
             keys = self.keys[start : start + AT_ONCE]
             found = Trajectory.objects.in_bulk(keys)
             part = [found[key] for key in keys if key in found]
-            good = list(self._good(part))
+            good = dict(self._good(part))
             failing = dict(Failure.objects.filter(trajectory__in=good, current=True).values_list("trajectory", "step"))
             traces = traces_of(good)
             for at, row in enumerate(part):
                 if row in good:
-                    rows = self._rows_of(row, traces[row.pk], failing.get(row.pk, ""))
+                    rows = self._rows_of(row, traces[row.pk], failing.get(row.pk, ""), good[row])
                     if rows is None:
                         self.beyond += len(self.keys) - start - at
                         return
@@ -160,8 +167,9 @@ class Gathered:
         told["first"] += [row.trace_id][: NAMED - len(told["first"])]
         return []
 
-    def _good(self, part: Sequence[Trajectory]) -> Iterator[Trajectory]:
-        """Those that may be learnt from, as far as their own row and what is said of them tell."""
+    def _good(self, part: Sequence[Trajectory]) -> Iterator[tuple[Trajectory, bool]]:
+        """Those that may be learnt from, as far as their own row and what is said of them tell, and whether they are
+        good."""
         said = _feedback(self.project, [row.trace_id for row in part if row.feedback_count])
         steps = Failure.objects.filter(trajectory__in=part, current=True).exclude(step="")
         marked = set(steps.values_list("trajectory", flat=True))
@@ -173,26 +181,39 @@ class Gathered:
                 self._leave_out("agent", row)
             elif row.label == Label.FAILURE and row.pk not in marked:
                 self._leave_out("failure", row)
-            elif self.choice.good == "good" and not _is_called_good(row, said.get(row.trace_id, set())):
-                self._leave_out("not_good", row)
+            elif (is_good := self._thumb(row, said.get(row.trace_id, set()))) is None:
+                self._leave_out("no_thumb" if self.kind == Dataset.Kind.THUMBS else "not_good", row)
             elif self._measured.has_source(row):
                 self._leave_out("measured", row)
             else:
-                yield row
+                yield row, is_good
 
-    def _rows_of(self, row: Trajectory, trace: Trace, failing: str) -> list[dict[str, Any]] | None:
+    def _thumb(self, row: Trajectory, said: Collection[str]) -> bool | None:
+        """Whether it is good or bad; None for one that this choice does not take."""
+        if self.choice.good == "filter":
+            return True
+        if self.kind == Dataset.Kind.SFT:
+            return _is_called_good(row, said) or None
+        if row.label in (Label.PASS, Label.FAILURE):
+            return row.label == Label.PASS
+        return "success" in said if len(said) == 1 else None
+
+    def _rows_of(self, row: Trajectory, trace: Trace, failing: str, is_good: bool) -> list[dict[str, Any]] | None:
         """The rows of a trajectory, counted, or none and why that is; None where there is no room for them."""
         messages, said = _answers_in(trace)
         if self._measured.has_beginning(messages):
             return self._leave_out("measured", row)
-        masked = _failed(trace, said)
+        masked, wrong = _failed(trace, said), said[-1][0] if said else None
         if failing:
-            if (at := _place_of(failing, trace, said)) is None:
+            if (wrong := _place_of(failing, trace, said)) is None:
                 return self._leave_out("failure", row)
-            masked.add(at)
+            masked.add(wrong)
         first = _first(self.choice, row, said)
-        learnt = [at for at, _ in said[first:] if at not in masked] if first is not None else []
+        spoken = [at for at, _ in said[first:]] if first is not None else []
+        learnt = [at for at in spoken if (at not in masked if is_good else at == wrong)]
         rows = list(_rows(row, messages, learnt, trace, self.choice.version))
+        if self.kind == Dataset.Kind.THUMBS:
+            rows = [each | {"label": is_good} for each in rows]
         size = dataset_builder.characters(rows)
         if size > dataset_builder.MOST_CHARACTERS or len(rows) > dataset_builder.MOST_ROWS:
             return self._leave_out("too_long", row)
@@ -214,6 +235,7 @@ class Gathered:
         self.tokens += dataset_builder.tokens(fresh)
         self.learnt_tokens += dataset_builder.tokens(fresh, ["completion"])
         self.native_calls += dataset_builder.native_calls(fresh)
+        self.thumbs += dataset_builder.thumbs_of(fresh)
         return fresh
 
     def refuse_nothing(self) -> None:
@@ -226,8 +248,9 @@ class Gathered:
     def report(self) -> dict[str, Any]:
         """Say what became of the trajectories that were looked at so far, as JSON."""
         return {
-            "kind": Dataset.Kind.SFT,
+            "kind": self.kind,
             "rows": self.taken,
+            "thumbs": dict(self.thumbs),
             "trajectories": len(self.used),
             "chosen": self.chosen,
             "beyond": self.beyond,

@@ -18,7 +18,7 @@ from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks
-from flywheel.training.datasets.dataset_builder import draft, kept
+from flywheel.training.datasets.dataset_builder import draft, kept, one_sided
 from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.models import ContaminationCheck, Dataset, Point, TrainingRun
 
@@ -81,6 +81,7 @@ def data_of(
     except Refused as error:
         problem = error.problem
     found = _leaks(made, dataset, task_set) if made else {}
+    lone = one_sided(made.recipe) if made else ""
     leaks = found.get(task_set)
     reports = {each: contamination_checks.report_of(check) for each, check in found.items()}
     return Data(
@@ -94,7 +95,9 @@ def data_of(
         guards=made.recipe["tasks"] - made.recipe["from_failures"] if made else 0,
         leaks=reports.get(task_set),
         elsewhere=[(each, report) for each, report in reports.items() if each != task_set and report["blocked"]],
-        blocked=(leaks and contamination_checks.refusal(leaks, task_set)) or _guarded(found, baseline),
+        blocked=(leaks and contamination_checks.refusal(leaks, task_set))
+        or _guarded(found, baseline)
+        or (f"{dataset} {lone}" if lone else ""),
         warning=_out_of_range(baseline, kind),
     )
 

@@ -133,6 +133,8 @@ def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Acto
         )
     if dataset.project_id != task_set.project_id:
         raise Refused(f"{dataset} belongs to another project", field="dataset")
+    if problem := dataset_builder.one_sided(dataset.recipe):
+        raise Refused(f"{dataset} {problem}", field="dataset")
     if problem := dataset_builder.unfit(dataset, request.base):
         raise Refused(f"{problem}; build one for {request.base}", field="dataset")
     leak_refusals.refuse_at_hand(request.base, dataset, task_set)

@@ -38,9 +38,14 @@ class DemonstrationForm(forms.Form):
     )
     ids = forms.CharField(required=False, max_length=65 * IDS_MAX, widget=forms.HiddenInput())
     good = forms.ChoiceField(
-        choices=[("good", "that people or feedback call good"), ("filter", "that the filter finds")],
+        choices=[
+            ("good", "that people or feedback call good"),
+            ("filter", "that the filter finds"),
+            ("thumbs", "that people or feedback call good or bad, each answer with its thumb"),
+        ],
         label="Take those",
-        help_text="Good is what a person labelled “nothing wrong”, or what has good feedback and no bad one.",
+        help_text="Good is what a person labelled “nothing wrong”, or what has good feedback and no bad one. With a "
+        "thumb, a failure counts at its marked step, and bad feedback at the last answer.",
     )
     version = forms.CharField(
         max_length=120, label="Written for", help_text="Rows have this version’s prompt, tools and form of calls."

@@ -73,6 +73,8 @@ def dataset_page(request: PageRequest, name: str, version: int) -> HttpResponse:
         "formats": [(name, label) for name, (kind, label, _) in provider_files.FORMATS.items() if kind == found.kind],
         **_left_out(found),
         "problem": problem,
+        "good": demonstrations.GOOD.get(found.recipe.get("good", ""), ""),
+        "one_sided": dataset_builder.one_sided(found.recipe),
         "rollouts": EvalRun.objects.filter(project=request.project, pk=found.recipe.get("eval_run") or 0).first(),
         "beside": leaks.beside(contamination_checks.at_hand(found)),
         "runs": found.training_runs.select_related("base__agent", "produced__agent").order_by("-pk")[:RUNS_SHOWN],
@@ -131,7 +133,7 @@ def _chosen_by(found: Dataset) -> list[str]:
     if found.origin == Dataset.Origin.UPLOAD:
         return ["the author of the file; unknown whether by a reward"]
     if found.origin == Dataset.Origin.TRAJECTORIES:
-        if found.recipe["good"] == "good":
+        if found.recipe["good"] in ("good", "thumbs"):
             return ["people’s labels and feedback"]
         return ["hand" if found.recipe["by_hand"] else "the filter"]
     return ["the task set, not by a reward"]

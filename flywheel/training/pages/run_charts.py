@@ -41,9 +41,9 @@ PICTURES = [
     Picture("reward", "Reward", {"reward_mean": "mean"}, axis="reward", spread="reward_std", note="mean ± std"),
     Picture("parts", "Reward by part", {}, axis="score", note="as the verifier scored it", family="reward/"),
     Picture("accuracy", "Token accuracy", {"accuracy": "tokens"}, share=True, note="on the training rows"),
-    Picture("margin", "Reward margin", {"margin": "chosen − rejected"}, axis="margin"),
+    Picture("margin", "Reward margin", {"margin": "good − bad"}, axis="margin"),
     Picture("pairs", "Pairs ranked right", {"pair_accuracy": "pairs"}, share=True, note="on the training pairs"),
-    Picture("logps", "Log-probability", {"chosen_logp": "chosen", "rejected_logp": "rejected"}, axis="log p"),
+    Picture("logps", "Log-probability", {"chosen_logp": "good answers", "rejected_logp": "bad answers"}, axis="log p"),
     Picture(
         "groups", "Zero-variance groups", {"zero_variance_groups": "groups"}, share=True, note="they teach nothing"
     ),

@@ -40,7 +40,7 @@ def spoken(task: Task, sample: int) -> str:
     return right(task).replace(": ", ":  ") if sample % 2 == 0 else WRONG
 
 
-@pytest.mark.parametrize("kind", ["sft", "pairs", "tasks"])
+@pytest.mark.parametrize("kind", ["sft", "pairs", "tasks", "thumbs"])
 def test_held_out_tasks_are_in_no_row(room: Room, kind: str) -> None:
     rollouts = room.evaluated(spoken, split=Split.TRAIN)
     held_out = {str(task) for task in room.task_set.tasks.filter(split=Split.HELD_OUT)}
@@ -131,6 +131,25 @@ def test_pairs_set_the_right_answer_against_what_was_said(room: Room) -> None:
     assert row["origin"] == "failure"
     pairs = rows(made(room, "pairs", rollouts=room.evaluated(spoken, split=Split.TRAIN)))
     assert sorted(row["origin"] for row in pairs) == ["failure"] + ["rollout"] * 5
+
+
+def test_thumbs_are_what_is_imitated_and_what_was_said_where_it_went_wrong(room: Room) -> None:
+    task = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
+    marked = {"recorded": {"role": "assistant", "content": WRONG}, "is_failure": True}
+    Task.objects.filter(pk=task.pk).update(source=room.build.trajectory(task.prompt, WRONG), proof=marked)
+    dataset = made(room, "thumbs")
+    assert dataset.recipe["thumbs"] == {"true": 6, "false": 1}
+    (bad,) = (row for row in rows(dataset) if not row["label"])
+    assert (bad["task_id"], bad["completion"][0]["content"], bad["origin"]) == (str(task), WRONG, "failure")
+    assert [message["role"] for message in bad["prompt"]] == ["system", "user"]
+    evaluated = made(room, "thumbs", rollouts=room.evaluated(spoken, split=Split.TRAIN))
+    assert evaluated.recipe["thumbs"] == {"true": 12, "false": 6}
+    assert evaluated.is_chosen_by_reward
+
+
+def test_answers_that_all_have_the_same_thumb_are_refused(room: Room) -> None:
+    with pytest.raises(Refused, match="has 6 good answers and no bad one, and KTO needs both; add failures"):
+        made(room, "thumbs")
 
 
 def calls_of(message: dict[str, Any]) -> list[str]:

@@ -148,7 +148,7 @@ def test_thumbs_from_a_table_and_prompts(room: Room) -> None:
         ("Go away", False),
     ]
     assert (made.kind, problems(found)) == ("thumbs", [("row 4", "label")])
-    assert "No algorithm" in found.use
+    assert found.use == "KTO can learn from it."
     asked, told = taken(room, lines({"prompt": "Write a poem"}), name="asked")
     assert asked.kind == "prompts"
     assert "no environment can score" in told.use

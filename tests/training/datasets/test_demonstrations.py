@@ -175,6 +175,52 @@ def test_only_what_people_or_feedback_call_good_is_chosen(room: Room) -> None:
     assert {each["trajectory"] for each in by_filter.all} == {both.trace_id}
 
 
+def test_a_thumb_is_the_reviewers_or_else_the_users(room: Room) -> None:
+    liked, passed, disliked, failing, both, unmarked, _ = (
+        stored(room, [Message("user", f"Book the room number {number} for me"), *TALK[2:]]) for number in range(7)
+    )
+    Trajectory.objects.exclude(pk=passed.pk).update(label="")
+    feedback(liked, value=1)
+    feedback(passed, value=False)
+    feedback(disliked, value=False)
+    failed_at(room, failing, "m1")
+    feedback(failing, value=True)
+    feedback(both, value=True)
+    feedback(both, value="failed", key="outcome")
+    Trajectory.objects.filter(pk=unmarked.pk).update(label=Label.FAILURE)
+    found = Read(Wanted(version=native(room), good="thumbs"))
+    assert (found.kind, reasons(found)) == ("thumbs", {"failure": 1, "no_thumb": 2})
+    thumbs = [(each["trajectory"], each["label"], each["completion"][0]) for each in found.all]
+    bad = [(trace, said) for trace, label, said in thumbs if not label]
+    assert sorted(bad, key=str) == sorted(
+        [(disliked.trace_id, TALK[6].to_openai()), (failing.trace_id, TALK[2].to_openai())], key=str
+    ), "the last answer that the user saw; the step that the reviewer marked"
+    assert {trace for trace, label, _ in thumbs if label} == {liked.trace_id, passed.trace_id}
+    assert found.report["thumbs"] == {"true": 6, "false": 2}
+
+
+def test_a_thumb_has_nothing_of_what_is_measured(room: Room) -> None:
+    bad = stored(room, session_id="one")
+    Trajectory.objects.update(label="")
+    feedback(bad, value=False)
+    room.build.task(Split.HELD_OUT, cluster="one")
+    found = Read(Wanted(version=native(room), good="thumbs"))
+    assert (found.all, reasons(found)) == ([], {"measured": 1})
+
+
+def test_thumbs_are_frozen_and_learnt_by_kto_once_both_are_there(room: Room) -> None:
+    good, wanted = stored(room), Wanted(version=room.base, good="thumbs")
+    made = frozen(room, wanted)
+    assert (made.kind, made.recipe["thumbs"]) == ("thumbs", {"true": 3})
+    with pytest.raises(Refused, match="good@1 has 3 good answers and no bad one, and KTO needs both"):
+        room.launch(dataset=made, algorithm="kto")
+    bad = stored(room, [Message("user", "Book a room"), Message("assistant", "No.")])
+    Trajectory.objects.exclude(pk=good.pk).update(label="")
+    feedback(bad, value=False)
+    run = room.launch(dataset=frozen(room, wanted), algorithm="kto")
+    assert (run.dataset.version, run.dataset.recipe["thumbs"]) == (2, {"true": 3, "false": 1})
+
+
 def test_a_rollout_is_never_one(room: Room) -> None:
     row = stored(room, source="rollout")
     found = Read(Wanted(version=native(room), good="filter", ids=[row.trace_id]))

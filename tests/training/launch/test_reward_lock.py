@@ -125,7 +125,7 @@ def test_the_form_says_where_the_reward_stands_and_keeps_the_button(
     page = page_of(client.get(f"{address}grpo"))
     assert "Locked." in page
     assert 'id="launch-button" disabled' in page
-    assert "trains on human corrections" in page_of(client.get(f"{address}sft"))
+    assert "trains on people’s corrections" in page_of(client.get(f"{address}sft"))
     sent = {"base": locked.base, "task_set": locked.task_set, "algorithm": "grpo", "reason": "to see"}
     assert client.post("/p/acme/training/launch/", sent).status_code == 422
     assert not TrainingRun.objects.exists()

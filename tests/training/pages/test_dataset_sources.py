@@ -10,17 +10,19 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core.traces import Message, Step, Trace
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
 from flywheel.training.datasets import build_jobs, dataset_uploads
+from flywheel.training.datasets.dataset_builder import build
 from flywheel.training.models import Dataset, DatasetBuild
 from flywheel.training.pages.datasets import FAILED_FOR
 from flywheel.trajectories.models import Label, Source
 from flywheel.trajectories.store.merge import write
 from tests.pages import page_of
-from tests.training.conftest import Room, built
+from tests.training.conftest import WRONG, Room, built, right
 
 pytestmark = pytest.mark.django_db
 
@@ -257,6 +259,8 @@ def test_programs_do_the_same(room: Room, client: Client, key: Callable[..., dic
     seen = client.post(url, body, content_type="application/json", headers=headers)
     assert (seen.status_code, seen.json()["rows"]) == (200, 1)
     assert seen.json()["first"][0]["trajectory"] == row.trace_id
+    thumbs = client.post(url, {**body, "good": "thumbs"}, content_type="application/json", headers=headers).json()
+    assert (thumbs["kind"], thumbs["thumbs"], thumbs["first"][0]["label"]) == ("thumbs", {"true": 1}, True)
     sent = client.post(url, {**body, "preview": False}, content_type="application/json", headers=headers)
     assert (sent.status_code, sent.json()["state"], sent.json()["dataset"]) == (202, "queued", None)
     built(DatasetBuild.objects.latest("pk"))
@@ -288,3 +292,42 @@ def test_a_program_is_told_how_large_a_file_may_be(
     refused = client.post(url, json.dumps(CHAT), content_type="application/x-ndjson", headers=headers)
     assert (refused.status_code, "send it in parts" in refused.json()["detail"]) == (413, True)
     assert "import_trajectories" not in refused.json()["detail"], "which makes no dataset"
+
+
+def thumb(asked: str, said: str, label: bool) -> dict[str, Any]:
+    return {"prompt": asked, "completion": said, "label": label}
+
+
+def test_answers_show_their_thumb_and_kto_is_offered_for_them(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    made = made_of(room, client, thumb("Hi?", "<b>Hello</b>", True), thumb("Bye?", "Go away", False))
+    page = client.get(address(room, "dataset", made.name, made.version))
+    text = page_of(page)
+    assert "1 up, 1 down" in text
+    assert [text.count(f"thumb {way}") for way in ("up", "down")] == [1, 1]
+    assert "&lt;b&gt;Hello" in page.content.decode()
+    launch = client.get(address(room, "launch"), {"dataset": str(made), "task_set": str(room.task_set)})
+    assert 'value="kto" checked' in page_of(launch)
+    assert "1 good answers, 1 bad" not in page_of(launch), "it says where the rows come from"
+
+
+def test_thumbs_that_are_all_alike_say_what_is_missing(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    made = made_of(room, client, thumb("Hi?", "Hello", True))
+    assert "has 1 good answers and no bad one" in page_of(client.get(address(room, "dataset", made.name, made.version)))
+    asked = {"dataset": str(made), "task_set": str(room.task_set), "algorithm": "kto"}
+    assert "thumbs down" in page_of(client.get(address(room, "launch"), asked))
+    built = {"task_set": str(room.task_set), "algorithm": "kto"}
+    assert "has 6 good answers and no bad one" in page_of(client.get(address(room, "launch"), built))
+
+
+def test_thumbs_of_a_task_set_are_shown_by_task(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    rollouts = room.evaluated(lambda task, sample: WRONG if sample else right(task), split=Split.TRAIN)
+    asked = {"task_set": str(room.task_set), "algorithm": "kto", "rollouts": str(rollouts.pk)}
+    assert "6 good answers, 6 bad" in page_of(client.get(address(room, "launch"), asked))
+    actor = Actor(room.cast.trainer)
+    made = build(name="mail", kind="thumbs", task_set=room.task_set, actor=actor, rollouts=rollouts)
+    text = page_of(client.get(address(room, "dataset", made.name, made.version)))
+    assert "6 up, 6 down" in text
+    assert [text.count(f"thumb {way}") for way in ("up", "down")] == [6, 6]

@@ -62,8 +62,15 @@ def pair_row(name: str, number: int = 0) -> dict[str, Any]:
     return {"task_id": row["task_id"], "prompt": row["prompt"], "chosen": row["completion"], "rejected": rejected}
 
 
-ROWS: dict[str, Callable[[str], dict[str, Any]]] = {"sft": sft_row, "dpo": pair_row}
-TRAINER = {"sft": "sft", "dpo": "dpo", "rloo": "rloo"}
+def thumb_row(name: str, number: int = 0) -> dict[str, Any]:
+    """A good answer to every other name, a bad one to the others."""
+    pair, label = pair_row(name, number), NAMES.index(name) % 2 == 0
+    completion = pair["chosen" if label else "rejected"]
+    return {"task_id": pair["task_id"], "prompt": pair["prompt"], "completion": completion, "label": label}
+
+
+ROWS: dict[str, Callable[[str], dict[str, Any]]] = {"sft": sft_row, "dpo": pair_row, "kto": thumb_row}
+TRAINER = {"sft": "sft", "dpo": "dpo", "rloo": "rloo", "kto": "kto"}
 
 
 class Directory:
@@ -90,7 +97,11 @@ class Directory:
         path.mkdir(parents=True)
         rows = list(train) if train is not None else [ROWS.get(algorithm, task)(name) for name in names]
         asked = [task(name) for name in NAMES[8:]] if held_out is True else list(held_out or ())
-        sizes: dict[str, dict[str, Any]] = {"sft": {"batch_size": 8, "learning_rate": 5e-3}, "dpo": {"batch_size": 4}}
+        sizes: dict[str, dict[str, Any]] = {
+            "sft": {"batch_size": 8, "learning_rate": 5e-3},
+            "dpo": {"batch_size": 4},
+            "kto": {"batch_size": 4},
+        }
         chosen = sizes.get(algorithm, {"batch_size": 8, "num_generations": 4, "max_completion_length": 24})
         self.spec: dict[str, Any] = {
             "run": "r-1",

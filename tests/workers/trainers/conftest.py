@@ -78,6 +78,7 @@ def start() -> Iterator[Start]:
             "trl.trainer.rloo_trainer",
             "trl.trainer.sft_trainer",
             "trl.trainer.dpo_trainer",
+            "trl.trainer.kto_trainer",
         ]
     )
     started: list[Any] = []

@@ -23,6 +23,7 @@ OF_ATTEMPTS = {
 OWN = {
     "sft": {"accuracy"},
     "dpo": {"margin", "chosen_logp", "rejected_logp", "pair_accuracy"},
+    "kto": {"margin", "chosen_logp", "rejected_logp", "kl"},
     "cispo": OF_ATTEMPTS | {"clip_high"},
     "rloo": OF_ATTEMPTS | {"clip_low", "clip_high", "clip_region", "kl"},
 }

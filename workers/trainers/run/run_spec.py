@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -124,8 +124,7 @@ class Data:
 
 def data(spec: Spec) -> Data:
     """The verified rows. Held-out tasks and training rows share neither a task nor a cluster, or nothing starts."""
-    check = {"sft": _check_sft, "pairs": _check_pair, "tasks": _check_task}[spec.recipe.data]
-    train = _rows(spec.train, check)
+    train = _rows(spec.train, CHECKS[spec.recipe.data])
     held_out = [Task.from_json(row) for row in _rows(spec.held_out, _check_task)] if spec.held_out else []
     _refuse_contamination(train, held_out)
     asked = [Task.from_json(row) for row in _rows(spec.validation, _check_task)] if spec.validation else []
@@ -166,7 +165,7 @@ def _refuse_contamination(train: Sequence[Mapping[str, Any]], held_out: Sequence
         )
 
 
-def _rows(source: Rows, check: Any) -> list[dict[str, Any]]:
+def _rows(source: Rows, check: Callable[[Mapping[str, Any]], None]) -> list[dict[str, Any]]:
     try:
         content = source.path.read_bytes()
     except OSError as error:
@@ -206,6 +205,20 @@ def _check_task(row: Mapping[str, Any]) -> None:
     task = Task.from_json(row)
     if not isinstance(task.id, str) or not isinstance(task.prompt, str) or not isinstance(task.target, Mapping):
         raise TypeError("a task needs a text as id and prompt, and an object as target")
+
+
+def _check_thumb(row: Mapping[str, Any]) -> None:
+    _check_messages(row, "prompt", "completion")
+    if not isinstance(row["label"], bool):
+        raise TypeError(f"label: {row['label']!r} is neither true nor false")
+
+
+CHECKS: dict[recipes.Data, Callable[[Mapping[str, Any]], None]] = {
+    "sft": _check_sft,
+    "pairs": _check_pair,
+    "tasks": _check_task,
+    "thumbs": _check_thumb,
+}
 
 
 def _check_messages(row: Mapping[str, Any], *names: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.trainers.cast import Directory, Make, Start, pair_row, sft_row, task
+from tests.workers.trainers.cast import Directory, Make, Start, pair_row, sft_row, task, thumb_row
 from workers.trainers.run import run_spec as specs
 from workers.trainers.run.run_failures import TrainingError
 
@@ -108,6 +108,7 @@ def test_changed_data(make: Make) -> None:
         ("sft", {"prompt": [], "completion": []}, "line 1: 'task_id' is missing"),
         ("sft", sft_row("Ada") | {"completion": [{"role": "assistant"}]}, "line 1: 'content' is missing"),
         ("dpo", pair_row("Ada") | {"rejected": "no"}, "line 1: rejected: a list of messages is wanted"),
+        ("kto", thumb_row("Ada") | {"label": "good"}, "line 1: label: 'good' is neither true nor false"),
         ("grpo", {"id": "a", "prompt": "b"}, "line 1: 'target' is missing"),
         ("grpo", [1], "line 1: is not an object"),
     ],

@@ -70,9 +70,10 @@ def test_an_adapter_and_what_is_trained_on_it(make: Make, start: Start, base: Pa
     onward = make("grpo", name="onward", tuning=LORA, settings={"beta": 0.1}, **fields)
     merged = make("dpo", name="merged", **fields)
     grouped = make("grpo", name="grouped", settings={"beta": 0.1}, **fields)
-    trainers = start(onward), start(merged), start(grouped)
-    assert [trainer.wait() for trainer in trainers] == [0, 0, 0], onward.errors() + merged.errors() + grouped.errors()
-    for run in (onward, merged, grouped):
+    judged = make("kto", name="judged", **fields)
+    runs = (onward, merged, grouped, judged)
+    assert [trainer.wait() for trainer in map(start, runs)] == [0] * 4, "".join(run.errors() for run in runs)
+    for run in runs:
         check(run)
     assert "adapter_model.safetensors" in onward.result["files"]
     assert "model.safetensors" in merged.result["files"]
@@ -80,6 +81,7 @@ def test_an_adapter_and_what_is_trained_on_it(make: Make, start: Start, base: Pa
     assert onward.metrics()[1]["kl"] == pytest.approx(0, abs=1e-5)
     assert grouped.metrics()[1]["kl"] == pytest.approx(0, abs=1e-5)
     assert merged.metrics()[1]["margin"] == pytest.approx(0, abs=1e-5)
+    assert judged.metrics()[1]["margin"] == pytest.approx(0, abs=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "dpo", "grpo"])

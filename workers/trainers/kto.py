@@ -1,0 +1,86 @@
+"""Kahneman-Tversky optimisation: TRL's KTOTrainer on `{"task_id", "prompt", "completion", "label"}` rows."""
+
+import copy
+import random
+from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
+from typing import Any
+
+from workers.processes import model_process
+from workers.trainers import run_spec
+from workers.trainers.run_directory import Run, main
+from workers.trainers.run_failures import TrainingError
+
+Row = Mapping[str, Any]
+
+
+def train(run: Run) -> None:
+    # The libraries take seconds to load; the run directory is owned and its data checked by then.
+    env, data = run_spec.opened(run.spec)
+    good, bad = ([row for row in data.train if row["label"] is label] for label in (True, False))
+    if not good or not bad:
+        missing = "bad" if good else "good"
+        raise TrainingError("data", f"no answer is called {missing}: KTO needs good and bad ones; add {missing} ones")
+    with model_process.loading():
+        from trl.trainer.kto_config import KTOConfig
+        from trl.trainer.kto_trainer import KTOTrainer
+
+        from workers.trainers import trained_policy, training_loop
+
+    loaded = trained_policy.load(run)
+    settings = run.spec.settings
+    limit, words = trained_policy.longest(loaded.model, settings)
+    arguments = training_loop.config(
+        KTOConfig,
+        run.spec,
+        output_dir=str(run.work),
+        max_length=limit,
+        beta=settings["beta"],
+        desirable_weight=settings["desirable_weight"] or len(data.train) / (2 * len(good)),
+        undesirable_weight=settings["undesirable_weight"] or len(data.train) / (2 * len(bad)),
+    )
+    # Left to itself TRL loads the reference from the base's path: that is not the start when an adapter was merged, and
+    # it cannot where the configuration names no architecture.
+    start = copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
+    rows = ordered(good, bad, settings["batch_size"], run.spec.seed)
+    trainer: Any = KTOTrainer(
+        model=loaded.model,
+        ref_model=start,
+        args=arguments,
+        train_dataset=trained_policy.training_rows(rows, ("place", "prompt", "completion", "label"), env),
+        processing_class=loaded.tokenizer,
+        peft_config=loaded.lora,
+    )
+    _check_lengths(run, trainer.train_dataset, len(data.train), limit, words)
+    training_loop.drive(run, trainer, loaded, env, data)
+
+
+def ordered(good: Sequence[Row], bad: Sequence[Row], batch: int, seed: int) -> list[dict[str, Any]]:
+    """The rows in the order of every epoch, with their `place`: each batch has both kinds as the whole has them, and is
+    full.
+
+    TRL draws rows in their order, since it has paired each prompt with the answer of the row before it in the batch to
+    estimate the KL. A short last batch would weigh its rows more; the first rows are learnt twice instead.
+    """
+    drawn = random.Random(seed)
+    placed = [
+        ((at + 0.5) / len(kind), row) for kind in (good, bad) for at, row in enumerate(drawn.sample(kind, len(kind)))
+    ]
+    rows = [{**row, "place": place} for place, (_, row) in enumerate(sorted(placed, key=lambda each: each[0]))]
+    return list(islice(cycle(rows), len(rows) + -len(rows) % batch))
+
+
+def _check_lengths(run: Run, prepared: Any, rows: int, limit: int, words: str) -> None:
+    """TRL drops rows whose prompt alone is too long and cuts the others without a word."""
+    columns = (prepared[name] for name in ("place", "prompt_ids", "completion_ids"))
+    lengths = {place: len(prompt) + len(completion) for place, prompt, completion in zip(*columns, strict=True)}
+    if not lengths:
+        raise TrainingError("data", f"every prompt alone reaches {words}: nothing is left to learn")
+    if len(lengths) < rows:
+        run.warn(f"{rows - len(lengths)} of {rows} rows are left out: their prompt alone reaches {words}")
+    if cut := sum(length > limit for length in lengths.values()):
+        run.warn(f"{cut} of {rows} rows go beyond {words}; what was beyond it is cut off")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main("kto", train))
