@@ -38,7 +38,7 @@ class Algorithm:
     fixes: tuple[Fix, ...]
     description: str
     is_grouped: bool = False
-    """Whether the siblings of a group set the scale of its advantages."""
+    """Whether an attempt is compared with its siblings, so that a group that scores alike teaches nothing."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields of TRL's config that make the algorithm what it is; no setting overrides them."""
     own: Mapping[str, Any] = field(default_factory=dict)
@@ -137,6 +137,34 @@ ALGORITHMS: dict[str, Algorithm] = {
             "parts.",
             own={"beta": 0.05},
         ),
+        Algorithm(
+            "importance_sampling",
+            "Importance sampling",
+            trainer="grpo",
+            data="tasks",
+            fixes=("rlvr", "environment_rl"),
+            description="REINFORCE with the group's mean as baseline and one truncated importance weight per token; "
+            "nothing is divided by the group's spread.",
+            is_grouped=True,
+            fixed={
+                "loss_type": "cispo",
+                "importance_sampling_level": "token",
+                "scale_rewards": "none",
+                "multi_objective_aggregation": "sum_then_normalize",
+            },
+            own={"epsilon_high": 2.0},
+        ),
+        Algorithm(
+            "ppo",
+            "PPO",
+            trainer="grpo",
+            data="tasks",
+            fixes=("rlvr", "environment_rl"),
+            description="Proximal policy optimisation: a value head predicts the reward at each token, and credit goes "
+            "to the tokens that changed the prediction. For long episodes.",
+            fixed={"loss_type": "dapo", "importance_sampling_level": "token"},
+            own={"num_generations": 2, "normalize_advantages": True},
+        ),
     )
 }
 """Every algorithm by its name. Of those with the same data, or the same fix, the first is what a form offers."""
@@ -144,6 +172,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 _EVERY = tuple(ALGORITHMS)
 _REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
 _GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
+_SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
 _TAUGHT = tuple(row.name for row in ALGORITHMS.values() if not row.is_reinforced)
 
 
@@ -265,7 +294,8 @@ _ROWS = [
     ),
     Setting(
         "epsilon_high", float, 0.2,
-        "Upper clip of the importance ratio; for CISPO the cap of the importance weight (0.2 would stop learning).",
+        "Upper clip of the importance ratio; for CISPO and importance sampling the cap of the importance weight (0.2 "
+        "would stop learning).",
         algorithms=_REINFORCED, min=0.0, max=100.0,
     ),
     Setting(
@@ -286,12 +316,12 @@ _ROWS = [
     ),
     Setting(
         "scale_rewards", str, "group", "By whose spread advantages are divided.",
-        algorithms=_GROUPED, choices=("group", "batch", "none"),
+        algorithms=_SCALED, choices=("group", "batch", "none"),
     ),
     Setting(
         "reward_aggregation", str, "sum_then_normalize",
         "normalize_then_sum (GDPO) compares each part of the verdict within the group before they are added.",
-        algorithms=_GROUPED, choices=("sum_then_normalize", "normalize_then_sum"),
+        algorithms=_SCALED, choices=("sum_then_normalize", "normalize_then_sum"),
     ),
     Setting(
         "dynamic_sampling", bool, False,
@@ -304,10 +334,34 @@ _ROWS = [
     ),
     Setting(
         "entropy_coef", float, 0.0, "Bonus for staying undecided, against entropy collapse.",
-        algorithms=_GROUPED, min=0.0, max=1.0,
+        algorithms=(*_GROUPED, "ppo"), min=0.0, max=1.0,
     ),
     Setting(
-        "normalize_advantages", bool, False, "Divide advantages by the batch's spread.", algorithms=("rloo",),
+        "normalize_advantages", bool, False, "Divide advantages by the batch's spread.", algorithms=("rloo", "ppo"),
+    ),
+    Setting(
+        "gamma", float, 1.0, "Discount per token that the policy writes. Below 1, short answers earn more.",
+        algorithms=("ppo",), min=0.0, max=1.0,
+    ),
+    Setting(
+        "gae_lambda", float, 0.95,
+        "How far credit reaches back: at 1 every token gets the episode's reward, lower trusts the value head more.",
+        algorithms=("ppo",), min=0.0, max=1.0,
+    ),
+    Setting(
+        "value_coef", float, 0.1,
+        "Weight of the value loss beside the policy's. The value head shares the policy's layers, so it moves them too.",
+        algorithms=("ppo",), min=0.0, max=100.0,
+    ),
+    Setting(
+        "value_clip", float, 0.2,
+        "How far a prediction may move from the one before the step; matters only if num_iterations is above 1.",
+        algorithms=("ppo",), min=0.0, max=1000.0,
+    ),
+    Setting(
+        "value_learning_rate", float, 1e-3,
+        "Of the value head, which starts at 0 and has to learn faster than the policy.",
+        algorithms=("ppo",), min=1e-9, max=1.0,
     ),
 ]  # fmt: skip
 
@@ -391,6 +445,7 @@ _BIG = {
     "max_completion_length": 512,
     "max_length": 4096,
     "eval_batch_size": 32,
+    "value_learning_rate": 1e-5,
 }
 """Settings of big models, whose answers are longer and whose activations fill the memory."""
 _BIG_RATES = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, True): 1e-5}
