@@ -350,7 +350,7 @@ _ROWS = [
     ),
     Setting(
         "value_coef", float, 0.1,
-        "Weight of the value loss beside the policy's. The value head shares the policy's layers, so it moves them too.",
+        "Weight of the value loss beside the policy's. The value head reads the policy's layers, so it moves them too.",
         algorithms=("ppo",), min=0.0, max=100.0,
     ),
     Setting(

@@ -55,7 +55,7 @@ class RunIn(Body):
     task_set: RefIn
     """`name@version` whose held-out tasks measure the result."""
     algorithm: str
-    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo` or `rloo`."""
+    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `rloo`, `importance_sampling` or `ppo`."""
     dataset: RefIn = ""
     """`name@version`; if empty, it is built."""
     rollouts: int | None = None

@@ -68,9 +68,7 @@ def built(algorithm: str, make: Make, on: Path, trainer_class: Any, **fields: An
 
     settings = {**SETTINGS, **fields.pop("settings", {})}
     train = fields.pop("train", [played(name) for name in NAMES[:4]])
-    run = owned(
-        make(algorithm, on=on, environment=EPISODES, train=train, held_out=False, steps=2, settings=settings)
-    )
+    run = owned(make(algorithm, on=on, environment=EPISODES, train=train, held_out=False, steps=2, settings=settings))
     env, data = run_spec.opened(run.spec)
     loaded = trained_policy.load(run)
     plain = copy.deepcopy(loaded.model)

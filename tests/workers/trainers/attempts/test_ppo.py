@@ -92,9 +92,7 @@ def test_unscored_episodes_have_no_advantage_and_teach_no_value(make: Make, trai
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
-def test_it_goes_on_after_a_stop_as_if_there_had_been_none(
-    mode: str, make: Make, start: Start, trained: Path
-) -> None:
+def test_it_goes_on_after_a_stop_as_if_there_had_been_none(mode: str, make: Make, start: Start, trained: Path) -> None:
     fields: dict[str, Any] = {
         "on": trained, "environment": EPISODES, "train": [played(name) for name in NAMES[:3]], "held_out": False,
         "steps": 5, "checkpoint_every": 2, "tuning": LORA if mode == "lora" else {"mode": "full"},
