@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CUSTOMERS = range(260)
 STEPS = 200
 REINFORCED = {"steps": 120, "learning_rate": 3e-4, "max_completion_length": 64, "dynamic_sampling": True}
-"""Settings of what may come after it; the others are the form's."""
+"""Settings of what may come after it, as far as the algorithm has them; the others are the form's."""
 READY = "Flywheel is ready"
 
 
@@ -106,7 +106,9 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
     }
     if then:
         began = time.monotonic()
-        learnt = _train(candidate.version, task_set, then, REINFORCED, say)
+        known = recipes.ALGORITHMS[then].defaults
+        settings = {name: value for name, value in REINFORCED.items() if name in known}
+        learnt = _train(candidate.version, task_set, then, settings, say)
         _is_confirmed(learnt, say)
         result["reinforced"] = {"by": then, **_compared(learnt), "seconds": round(time.monotonic() - began, 1)}
     return result

@@ -23,7 +23,7 @@ class ValueHead(TrainerCallback):
 
     def __init__(self, hidden_size: int, device: torch.device) -> None:
         self.layer = nn.Linear(hidden_size, 1, device=device, dtype=torch.float32)
-        # Nothing is predicted before anything is known, and no random numbers are drawn.
+        # The same for every state, and without drawing random numbers.
         nn.init.zeros_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
 
@@ -32,6 +32,10 @@ class ValueHead(TrainerCallback):
         with torch.autocast(hidden.device.type, enabled=False):
             values: Tensor = self.layer(hidden.float()).squeeze(-1)
         return values
+
+    def begin(self, mean: float) -> None:
+        """Predict the mean of the first rewards, or the weights would first have to learn it from states that vary."""
+        nn.init.constant_(self.layer.bias, mean)
 
     def load(self, checkpoint: Path) -> None:
         self.layer.load_state_dict(load_file(checkpoint / FILE))
@@ -50,7 +54,8 @@ class ValueHead(TrainerCallback):
 
 def advantages(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
     """GAE advantages (B, T) of episodes with a reward (B) at their end, values (B, T) of the states before each token,
-    and a mask (B, T) of the policy's own tokens; 0 at all others. Added to the values they are the λ-returns."""
+    and a mask (B, T) of the policy's own tokens; 0 at all others. At `lam` 1 they and
+    the values add up to what was earned from there on."""
     found = torch.zeros_like(values)
     coming, value, advantage = rewards, torch.zeros_like(rewards), torch.zeros_like(rewards)
     for at in reversed(range(values.shape[1])):

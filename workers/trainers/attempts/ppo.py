@@ -61,10 +61,14 @@ class PPOTrainer(GRPOTrainer):
         totals = [float("nan") if total is None else total for total in attempts.totals()]
         rewards = torch.tensor(totals, device=self.accelerator.device)
         is_scored = ~rewards.isnan()
-        rewards = rewards.nan_to_num()
         mask = output["completion_mask"] * output["tool_mask"] * is_scored[:, None]
+        if self.state.global_step == 0 and is_scored.any():
+            self.head.begin(rewards[is_scored].mean().item())
         about, values = self.about, self._values(output)
+        rewards = rewards.nan_to_num()
         found = critic.advantages(rewards, values, mask, about.gamma, about.gae_lambda)
+        # At 1 whatever gae_lambda is: else a head that knows nothing yet learns its own guesses
+        # (https://arxiv.org/abs/2503.01491).
         earned = critic.advantages(rewards, values, mask, about.gamma, 1.0) + values
         own = mask.bool()
         trl_seams.measured(self, "explained_variance", critic.explained_variance(values[own], earned[own]))
@@ -72,7 +76,7 @@ class PPOTrainer(GRPOTrainer):
         return output | {
             "advantages": critic.normalized(found, mask) if about.normalize_advantages else found,
             "values": values,
-            "returns": found + values,
+            "returns": earned,
             "value_weights": mask / mask.sum().clamp(min=1),
         }
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.workers.trainers.attempts.test_critic import reference
 from tests.workers.trainers.attempts.test_step_attempts import EPISODES, played
 from tests.workers.trainers.cast import NAMES, Make, Start, slow
 from tests.workers.trainers.reused_attempts import SETTINGS, built, episodes, logps
+from workers.reference import story
 from workers.trainers.attempts.critic import FILE
 
 LORA = {"mode": "lora", "rank": 4, "alpha": 8}
@@ -37,6 +39,7 @@ def test_policy_and_value_head_learn_as_the_reference_does(make: Make, trained: 
 
     (before, after), (head, head_after) = watched.models, watched.heads
     said = episodes(of)
+    torch.nn.init.constant_(head.bias, sum(each.reward for each in said) / len(said))
     others = sum(place not in each.own for each in said for place in range(each.own[0], each.own[-1]))
     assert others > 0, "tools have spoken in between"
     values = [_values(before, head, each).detach() for each in said]
@@ -53,7 +56,7 @@ def test_policy_and_value_head_learn_as_the_reference_does(make: Make, trained: 
         policy_loss = policy_loss - torch.min(ratio * scaled, kept * scaled).sum()
         predicted = _values(after, head_after, each)
         near = own + (predicted - own).clamp(-clip, clip)
-        returns = advantages + own
+        returns = each.reward * gamma ** torch.arange(len(own) - 1, -1, -1)
         value_loss = value_loss + 0.5 * torch.max((predicted - returns) ** 2, (near - returns) ** 2).sum()
         cuts = [cuts[0] + int((kept != ratio).sum()), cuts[1] + int((near != predicted).sum())]
     assert min(cuts) > 0, "both clips do something"
@@ -138,3 +141,25 @@ def test_it_stays_near_the_start_where_that_is_asked_for(make: Make, start: Star
     run = make("ppo", on=trained, steps=2, settings={"beta": 0.1}, held_out=False)
     assert start(run).wait() == 0, run.errors()
     assert run.metrics()[2]["kl"] > 0
+
+
+def test_the_policy_that_ships_learns_to_leave_a_retired_tool_alone(make: Make, start: Start) -> None:
+    """It calls that tool for every second reminder, which earns -1; the right tool earns 0.4, with its arguments 1."""
+    asked = [each for each in story.sessions(400, 5) if each.wording == "remind"][:16]
+    run = make(
+        "ppo",
+        on=Path(story.__file__).parent / "policy",
+        train=[request.to_task().to_json() for request in asked],
+        environment={
+            "kind": "tool_call",
+            "config": story.environment_config(),
+            "verifier": {},
+            "agent": story.AGENT_CONFIG.to_json(),
+        },
+        held_out=False,
+        steps=20,
+        settings={"batch_size": 32, "num_generations": 2, "max_completion_length": 48, "lr_schedule": "constant"},
+    )
+    assert start(run).wait() == 0, run.errors()
+    rewards = [metrics["reward_mean"] for _, metrics in sorted(run.metrics().items())]
+    assert fmean(rewards[-5:]) > fmean(rewards[:5]) + 0.15
