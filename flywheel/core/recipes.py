@@ -60,10 +60,18 @@ class Algorithm:
 
 
 def _grpo(
-    name: str, label: str, description: str, *, loss: str, level: str = "token", own: Mapping[str, Any] | None = None
+    name: str,
+    label: str,
+    description: str,
+    *,
+    loss: str,
+    level: str = "token",
+    own: Mapping[str, Any] | None = None,
+    **fixed: str,
 ) -> Algorithm:
-    """One of the GRPO family: its kin differ in the loss, and in what the importance ratio is of."""
-    fixed = {"loss_type": loss, "importance_sampling_level": level}
+    """One of the GRPO family: its kin differ in the loss, in what the importance ratio is of, or in what else of TRL's
+    config is `fixed`."""
+    fixed |= {"loss_type": loss, "importance_sampling_level": level}
     fixes: tuple[Fix, ...] = ("rlvr", "environment_rl")
     return Algorithm(name, label, "grpo", "tasks", fixes, description, is_grouped=True, fixed=fixed, own=own or {})
 
@@ -137,22 +145,15 @@ ALGORITHMS: dict[str, Algorithm] = {
             "parts.",
             own={"beta": 0.05},
         ),
-        Algorithm(
+        _grpo(
             "importance_sampling",
             "Importance sampling",
-            trainer="grpo",
-            data="tasks",
-            fixes=("rlvr", "environment_rl"),
-            description="REINFORCE with the group's mean as baseline and one truncated importance weight per token; "
-            "nothing is divided by the group's spread.",
-            is_grouped=True,
-            fixed={
-                "loss_type": "cispo",
-                "importance_sampling_level": "token",
-                "scale_rewards": "none",
-                "multi_objective_aggregation": "sum_then_normalize",
-            },
+            "REINFORCE with the group's mean as baseline and one truncated importance weight per token; nothing is "
+            "divided by the group's spread.",
+            loss="cispo",
             own={"epsilon_high": 2.0},
+            scale_rewards="none",
+            multi_objective_aggregation="sum_then_normalize",
         ),
         Algorithm(
             "ppo",
@@ -294,8 +295,7 @@ _ROWS = [
     ),
     Setting(
         "epsilon_high", float, 0.2,
-        "Upper clip of the importance ratio; for CISPO and importance sampling the cap of the importance weight (0.2 "
-        "would stop learning).",
+        "Upper clip of the importance ratio; for CISPO and importance sampling the cap of the weight (0.2 is too low).",
         algorithms=_REINFORCED, min=0.0, max=100.0,
     ),
     Setting(
@@ -344,23 +344,19 @@ _ROWS = [
         algorithms=("ppo",), min=0.0, max=1.0,
     ),
     Setting(
-        "gae_lambda", float, 0.95,
-        "How far credit reaches back: at 1 every token gets the episode's reward, lower trusts the value head more.",
+        "gae_lambda", float, 0.95, "How far credit reaches back: 1 is the whole episode, lower trusts the value head.",
         algorithms=("ppo",), min=0.0, max=1.0,
     ),
     Setting(
-        "value_coef", float, 0.1,
-        "Weight of the value loss beside the policy's. The value head reads the policy's layers, so it moves them too.",
+        "value_coef", float, 0.1, "Weight of the value loss, which moves the policy's own layers too.",
         algorithms=("ppo",), min=0.0, max=100.0,
     ),
     Setting(
-        "value_clip", float, 0.2,
-        "How far a prediction may move from the one before the step; matters only if num_iterations is above 1.",
+        "value_clip", float, 0.2, "How far a prediction may move on the same attempts; num_iterations 1 never clips.",
         algorithms=("ppo",), min=0.0, max=1000.0,
     ),
     Setting(
-        "value_learning_rate", float, 1e-3,
-        "Of the value head, which starts at 0 and has to learn faster than the policy.",
+        "value_learning_rate", float, 1e-3, "Of the value head, which starts from nothing and must keep ahead.",
         algorithms=("ppo",), min=1e-9, max=1.0,
     ),
 ]  # fmt: skip
