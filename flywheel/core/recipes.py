@@ -39,7 +39,7 @@ class Algorithm:
     fixes: tuple[Fix, ...]
     description: str
     is_grouped: bool = False
-    """Whether the siblings of a group set the scale of its advantages."""
+    """Whether an attempt is compared with its siblings, so that a group that scores alike teaches nothing."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields of TRL's config that make the algorithm what it is; no setting overrides them."""
     own: Mapping[str, Any] = field(default_factory=dict)
@@ -61,10 +61,18 @@ class Algorithm:
 
 
 def _grpo(
-    name: str, label: str, description: str, *, loss: str, level: str = "token", own: Mapping[str, Any] | None = None
+    name: str,
+    label: str,
+    description: str,
+    *,
+    loss: str,
+    level: str = "token",
+    own: Mapping[str, Any] | None = None,
+    **fixed: str,
 ) -> Algorithm:
-    """One of the GRPO family: its kin differ in the loss, and in what the importance ratio is of."""
-    fixed = {"loss_type": loss, "importance_sampling_level": level}
+    """One of the GRPO family: its kin differ in the loss, in what the importance ratio is of, or in what else of TRL's
+    config is `fixed`."""
+    fixed |= {"loss_type": loss, "importance_sampling_level": level}
     fixes: tuple[Fix, ...] = ("rlvr", "environment_rl")
     return Algorithm(name, label, "grpo", "tasks", fixes, description, is_grouped=True, fixed=fixed, own=own or {})
 
@@ -150,6 +158,27 @@ ALGORITHMS: dict[str, Algorithm] = {
             # it unlearns what is right in them.
             own={"steps": 60, "batch_size": 16, "learning_rate": 1e-5, "beta": 0.1},
         ),
+        _grpo(
+            "importance_sampling",
+            "Importance sampling",
+            "REINFORCE with the group's mean as baseline and one truncated importance weight per token; nothing is "
+            "divided by the group's spread.",
+            loss="cispo",
+            own={"epsilon_high": 2.0},
+            scale_rewards="none",
+            multi_objective_aggregation="sum_then_normalize",
+        ),
+        Algorithm(
+            "ppo",
+            "PPO",
+            trainer="grpo",
+            data="tasks",
+            fixes=("rlvr", "environment_rl"),
+            description="Proximal policy optimisation: a value head predicts the reward at each token, and credit goes "
+            "to the tokens that changed the prediction. For long episodes.",
+            fixed={"loss_type": "dapo", "importance_sampling_level": "token"},
+            own={"num_generations": 2, "normalize_advantages": True},
+        ),
     )
 }
 """Every algorithm by its name. Of those with the same data, or the same fix, the first is what a form offers."""
@@ -157,6 +186,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 _EVERY = tuple(ALGORITHMS)
 _REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
 _GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
+_SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
 _TAUGHT = tuple(row.name for row in ALGORITHMS.values() if not row.is_reinforced)
 
 
@@ -300,7 +330,7 @@ _ROWS = [
     ),
     Setting(
         "epsilon_high", float, 0.2,
-        "Upper clip of the importance ratio; for CISPO the cap of the importance weight (0.2 would stop learning).",
+        "Upper clip of the importance ratio; for CISPO and importance sampling the cap of the weight (0.2 is too low).",
         algorithms=_REINFORCED, min=0.0, max=100.0,
     ),
     Setting(
@@ -321,12 +351,12 @@ _ROWS = [
     ),
     Setting(
         "scale_rewards", str, "group", "By whose spread advantages are divided.",
-        algorithms=_GROUPED, choices=("group", "batch", "none"),
+        algorithms=_SCALED, choices=("group", "batch", "none"),
     ),
     Setting(
         "reward_aggregation", str, "sum_then_normalize",
         "normalize_then_sum (GDPO) compares each part of the verdict within the group before they are added.",
-        algorithms=_GROUPED, choices=("sum_then_normalize", "normalize_then_sum"),
+        algorithms=_SCALED, choices=("sum_then_normalize", "normalize_then_sum"),
     ),
     Setting(
         "dynamic_sampling", bool, False,
@@ -339,10 +369,30 @@ _ROWS = [
     ),
     Setting(
         "entropy_coef", float, 0.0, "Bonus for staying undecided, against entropy collapse.",
-        algorithms=_GROUPED, min=0.0, max=1.0,
+        algorithms=(*_GROUPED, "ppo"), min=0.0, max=1.0,
     ),
     Setting(
-        "normalize_advantages", bool, False, "Divide advantages by the batch's spread.", algorithms=("rloo",),
+        "normalize_advantages", bool, False, "Divide advantages by the batch's spread.", algorithms=("rloo", "ppo"),
+    ),
+    Setting(
+        "gamma", float, 1.0, "Discount per token that the policy writes. Below 1, short answers earn more.",
+        algorithms=("ppo",), min=0.0, max=1.0,
+    ),
+    Setting(
+        "gae_lambda", float, 0.95, "How far credit reaches back: 1 is the whole episode, lower trusts the value head.",
+        algorithms=("ppo",), min=0.0, max=1.0,
+    ),
+    Setting(
+        "value_coef", float, 0.1, "Weight of the value loss, which moves the policy's own layers too.",
+        algorithms=("ppo",), min=0.0, max=100.0,
+    ),
+    Setting(
+        "value_clip", float, 0.2, "How far a prediction may move on the same attempts; num_iterations 1 never clips.",
+        algorithms=("ppo",), min=0.0, max=1000.0,
+    ),
+    Setting(
+        "value_learning_rate", float, 1e-3, "Of the value head, which starts from nothing and must keep ahead.",
+        algorithms=("ppo",), min=1e-9, max=1.0,
     ),
     Setting(
         "desirable_weight", float, 0.0,
@@ -437,6 +487,7 @@ _BIG = {
     "max_length": 4096,
     "eval_batch_size": 32,
     "validation_share": 0.1,
+    "value_learning_rate": 1e-5,
 }
 """Settings of big models, whose answers are longer, whose activations fill the memory, and which learn the rows of a
 small team by heart before the last step."""

@@ -43,7 +43,7 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "settings", "said"),
     [
-        ("ppo", {}, "algorithm: 'ppo' is unknown; expected one of sft, dpo, grpo"),
+        ("a2c", {}, "algorithm: 'a2c' is unknown; expected one of sft, dpo, grpo"),
         ("sft", {"steps": 0}, "steps: 0 is out of range; expected a whole number from 1 to 1e+06"),
         ("sft", {"steps": 1.5}, "steps: 1.5 is not a whole number"),
         ("sft", {"steps": True}, "steps: True is not a whole number"),
@@ -57,6 +57,11 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
         ("kto", {"micro_batch_size": 1}, "micro_batch_size: 1 is too few for KTO"),
         ("grpo", {"batch_size": 20}, "batch_size: 20 is no multiple of num_generations 8; 16 would be right"),
         ("grpo", {"batch_size": 4}, "batch_size: 4 is no multiple of num_generations 8; 8 would be right"),
+        ("ppo", {"batch_size": 5}, "batch_size: 5 is no multiple of num_generations 2; 4 would be right"),
+        ("ppo", {"gae_lambda": 1.1}, "gae_lambda: 1.1 is out of range; expected a number from 0 to 1"),
+        ("ppo", {"dynamic_sampling": True}, "dynamic_sampling: does not apply to PPO, only to grpo"),
+        ("grpo", {"value_clip": 0.1}, "value_clip: does not apply to GRPO, only to ppo"),
+        ("importance_sampling", {"scale_rewards": "group"}, "scale_rewards: does not apply to Importance sampling"),
         ("grpo", {"epsilon_high": 0.1}, "epsilon_high: 0.1 is below epsilon"),
         ("grpo", {"trl.output_dir": "/"}, "trl.output_dir: '/' cannot be set"),
         ("grpo", {"trl.trust_remote_code": True}, "trl.trust_remote_code: True cannot be set"),
@@ -87,6 +92,7 @@ def test_the_recipes_that_are_easily_got_wrong() -> None:
     assert validate("dapo", {})["epsilon_high"] == 0.28
     assert validate("dapo", {})["mask_truncated_completions"]
     assert validate("dr_grpo", {})["scale_rewards"] == "none"
+    assert validate("importance_sampling", {})["epsilon_high"] == 2.0
     assert ALGORITHMS["gspo"].fixed["importance_sampling_level"] == "sequence"
 
 

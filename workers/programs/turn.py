@@ -35,7 +35,7 @@ LATER = range(260, 560)
 mostly knows by heart, and a task that it always solves teaches nothing."""
 STEPS = 200
 REINFORCED = {"steps": 120, "learning_rate": 3e-4, "max_completion_length": 64, "dynamic_sampling": True}
-"""Settings of what may come after it; the others are the form's."""
+"""Settings of what may come after it, as far as the algorithm has them; the others are the form's."""
 READY = "Flywheel is ready"
 
 
@@ -101,7 +101,9 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
         more, more_failures = _serve(agent, endpoint, LATER, now, say)
         later = story_playback.make_tasks(project, name="workplace-later", only_new=True)
         train, held_out = _sizes(later, say)
-        learnt = _train(agent.live, later, then, REINFORCED, say)
+        known = recipes.ALGORITHMS[then].defaults
+        settings = {name: value for name, value in REINFORCED.items() if name in known}
+        learnt = _train(agent.live, later, then, settings, say)
         _is_confirmed(learnt, say)
         result["reinforced"] = {
             "by": then,

@@ -1,8 +1,19 @@
-"""GRPO and its kin (Dr. GRPO, DAPO's loss, GSPO, CISPO): TRL's GRPOTrainer, the kind chosen by the recipe table."""
+"""GRPO and its kin (Dr. GRPO, DAPO, GSPO, CISPO, importance sampling): TRL's GRPOTrainer, the kind chosen by the recipe
+table; and PPO, which is that trainer with a value head."""
+
+from functools import partial
+from typing import Any
 
 from workers.processes import model_process
 from workers.trainers.run import run_spec
 from workers.trainers.run.run_directory import Run, main
+
+FIELDS = {
+    "scale_rewards": "scale_rewards",
+    "reward_aggregation": "multi_objective_aggregation",
+    "entropy_coef": "entropy_coef",
+}
+"""Settings of which an algorithm may have none, and TRL's names of them."""
 
 
 def train(run: Run) -> None:
@@ -13,18 +24,14 @@ def train(run: Run) -> None:
         from trl.trainer.grpo_trainer import GRPOTrainer
 
         from workers.trainers import online_tasks
+        from workers.trainers.attempts.ppo import PPOTrainer, Values
 
     settings = run.spec.settings
-    online_tasks.train(
-        run,
-        GRPOTrainer,
-        GRPOConfig,
-        env,
-        data,
-        scale_rewards=settings["scale_rewards"],
-        multi_objective_aggregation=settings["reward_aggregation"],
-        entropy_coef=settings["entropy_coef"],
-    )
+    trainer: Any = GRPOTrainer
+    if run.spec.algorithm == "ppo":
+        trainer = partial(PPOTrainer, values=Values.of(settings))
+    fields = {theirs: settings[ours] for ours, theirs in FIELDS.items() if ours in settings}
+    online_tasks.train(run, trainer, GRPOConfig, env, data, **fields)
 
 
 if __name__ == "__main__":

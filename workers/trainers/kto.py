@@ -7,9 +7,9 @@ from itertools import cycle, islice
 from typing import Any
 
 from workers.processes import model_process
-from workers.trainers import run_spec
-from workers.trainers.run_directory import Run, main
-from workers.trainers.run_failures import TrainingError
+from workers.trainers.run import run_spec
+from workers.trainers.run.run_directory import Run, main
+from workers.trainers.run.run_failures import TrainingError
 
 Row = Mapping[str, Any]
 
@@ -25,7 +25,8 @@ def train(run: Run) -> None:
         from trl.trainer.kto_config import KTOConfig
         from trl.trainer.kto_trainer import KTOTrainer
 
-        from workers.trainers import trained_policy, training_loop
+        from workers.trainers import training_loop
+        from workers.trainers.weights import trained_policy
 
     loaded = trained_policy.load(run)
     settings = run.spec.settings

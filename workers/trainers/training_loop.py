@@ -51,6 +51,8 @@ METRICS = {
     "rewards/accuracies": "pair_accuracy",
     "logps/chosen": "chosen_logp",
     "logps/rejected": "rejected_logp",
+    "value_loss": "value_loss",
+    "explained_variance": "explained_variance",
 }
 """TRL's name of a metric to ours. `rewards/<part>/mean` and `/std` become `reward/<part>` and `reward_std/<part>`."""
 

@@ -259,7 +259,7 @@ def test_a_game_may_begin_where_the_next_move_matters() -> None:
         assert opening[-1].role == "user"
         ends = {(worth > 0) - (worth < 0) for _, worth in game.values(game.replay(task, opening).board, "X")}
         assert len(ends) > 1
-        said = envs.episode(ENV, task, lambda messages, task=task: ENV.solve(task, messages), 0)
+        said = envs.episode(ENV, task, partial(ENV.solve, task), 0)
         verdict = judge(task, said)
         assert verdict.score == pytest.approx(1.0)
         assert "X has moved to" in task.prompt

@@ -40,7 +40,7 @@ def recommended(room: Room, count: int = 24) -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "problem"),
     [
-        ({"algorithm": "ppo"}, "algorithm", "'ppo' is unknown"),
+        ({"algorithm": "a2c"}, "algorithm", "'a2c' is unknown"),
         ({"settings": {"steps": 0}}, "settings.steps", "out of range"),
         ({"settings": {"stpes": 5}}, "settings.stpes", "did you mean steps"),
         ({"settings": {"num_generations": 4}}, "settings.num_generations", "does not apply to SFT"),

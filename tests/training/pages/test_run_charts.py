@@ -50,6 +50,14 @@ def test_reward_has_its_spread_and_its_parts(room: Room) -> None:
     assert run_charts.ON_POLICY in pictures["Clip fraction"]["note"]
 
 
+def test_a_value_head_has_its_pictures(room: Room) -> None:
+    run = room.launch(algorithm="ppo")
+    room.measured(run, 2, value_loss=lambda _: 0.25, explained_variance=lambda step: step - 2.5)
+    pictures = drawn(run)
+    assert pictures["Value loss"]["series"][0]["y"] == [0.25, 0.25]
+    assert pictures["Explained variance"]["series"][0]["y"] == [-1.5, -0.5], "it can be below 0"
+
+
 def test_clipping_that_can_happen_is_not_explained_away(room: Room) -> None:
     run = room.launch(algorithm="grpo", settings={"num_iterations": 2})
     room.measured(run, 2, clip_low=lambda _: 0.0)

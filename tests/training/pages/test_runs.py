@@ -98,7 +98,7 @@ def test_a_double_click_launches_one_run(room: Room, sign_in: SignIn) -> None:
     [
         ({"base": "assistant@99"}, "assistant has no version 99; it has 1"),
         ({"task_set": "nothing@1"}, "there is no task set &#x27;nothing&#x27;"),
-        ({"algorithm": "ppo"}, "&#x27;ppo&#x27; is unknown"),
+        ({"algorithm": "a2c"}, "&#x27;a2c&#x27; is unknown"),
         ({"rollouts": "999"}, "there is no eval &#x27;999&#x27;"),
         ({"reason": ""}, "give a reason"),
         ({"seed": "one"}, "&#x27;one&#x27; is not a whole number"),

@@ -74,6 +74,7 @@ def start() -> Iterator[Start]:
     context.set_forkserver_preload(
         [
             "workers.trainers.online_tasks",
+            "workers.trainers.attempts.ppo",
             "trl.trainer.grpo_trainer",
             "trl.trainer.rloo_trainer",
             "trl.trainer.sft_trainer",

@@ -75,6 +75,10 @@ class Attempts:
             "logprobs": None,
         }
 
+    def totals(self) -> list[float | None]:
+        """The whole reward of each attempt of the newest step, in TRL's order; None where it was not scored."""
+        return [self.rewards.total(verdict) for group in self.groups for verdict in group.verdicts]
+
     def functions(self) -> list[Reward]:
         """One for each part of a verdict, in the order of the rewards' weights."""
         return [self._function(part, is_first=index == 0) for index, part in enumerate(self.rewards.weights)]

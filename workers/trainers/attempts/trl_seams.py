@@ -1,8 +1,13 @@
 """Uses of TRL's trainers beyond what they promise, in one place; a test holds it to the installed TRL."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from peft import PeftModel
+from torch import Tensor
 
 from workers.trainers.attempts.step_attempts import Attempts
 
@@ -33,3 +38,32 @@ def continue_counters(trainer: Any, checkpoint: Path, step: int) -> None:
 def load_weights(trainer: Any, checkpoint: Path) -> None:
     """Load a checkpoint's weights alone, where there is nothing left to train."""
     trainer._load_from_checkpoint(str(checkpoint))
+
+
+def backbone(model: Any) -> Any:
+    """The model without its language head, whose output has the hidden states that TRL's fused head reads."""
+    inner = model.get_base_model() if isinstance(model, PeftModel) else model
+    return inner.base_model
+
+
+@contextmanager
+def hidden_states(model: Any) -> Iterator[list[Tensor]]:
+    """The last hidden states (B, T, H) of each forward pass within, gradients and all: TRL's loss makes one and keeps
+    the log-probabilities alone."""
+    states: list[Tensor] = []
+    hook = backbone(model).register_forward_hook(lambda *of: states.append(of[2].last_hidden_state))
+    try:
+        yield states
+    finally:
+        hook.remove()
+
+
+def measured(trainer: Any, name: str, value: float | None) -> None:
+    """Log a metric with TRL's own of this step; None is not logged."""
+    if value is not None:
+        trainer._metrics["train"][name].append(value)
+
+
+def unmeasured(trainer: Any, name: str) -> None:
+    """Leave out a metric of TRL's that does not apply."""
+    trainer._metrics["train"].pop(name, None)

@@ -385,10 +385,8 @@ def test_a_run_with_validation_gives_the_best_weights_and_says_which(worker: Wor
     run = launched(steps=24, settings={"validation_share": 0.4, "patience": 2})
     worker.finish(run)
     assert run.state == State.SUCCEEDED, run.error
-    spec = json.loads((training_runs.run_dir(run) / "spec.json").read_text())
-    kept = [
-        json.loads(line) for line in (training_runs.run_dir(run) / "data/validation.jsonl").read_text().splitlines()
-    ]
+    spec = json.loads((run.directory / "spec.json").read_text())
+    kept = [json.loads(line) for line in (run.directory / "data/validation.jsonl").read_text().splitlines()]
     assert len(kept) == spec["data"]["validation"]["rows"] == 2
     assert spec["validation"] == {"every": 4, "limit": 64}
     points = {point.step: point.values for point in run.points.filter(kind=Point.Kind.VALIDATION)}

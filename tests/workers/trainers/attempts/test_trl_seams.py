@@ -4,6 +4,8 @@ import inspect
 from typing import Any
 
 import pytest
+import torch
+from trl.trainer import utils
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 
@@ -20,6 +22,37 @@ def test_rloo_asks_for_prompts_and_completions_apart() -> None:
     source = inspect.getsource(RLOOTrainer._generate)
     assert "prompt_ids, images, multimodal_fields = self._tokenize_prompts(prompts)" in source
     assert "completion_ids = self._generate_single_turn(prompt_ids, images, multimodal_fields)" in source
+
+
+def test_grpos_loss_takes_advantages_by_token_and_divides_by_all_tokens_of_the_batch() -> None:
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    assert "if advantages.dim() == 1:" in source
+    assert 'elif self.loss_type in ["cispo", "dapo", "vespo"]:' in source
+    assert 'inputs["num_items_in_batch"]' in source
+
+
+def test_grpo_shuffles_and_splits_whatever_its_scored_attempts_have() -> None:
+    source = inspect.getsource(GRPOTrainer._prepare_inputs)
+    assert "generation_batch = shuffle_sequence_dict(generation_batch)" in source
+    batch: Any = {"advantages": torch.arange(4), "values": torch.arange(4.0)[:, None].expand(4, 3)}
+    shuffled: Any = utils.shuffle_sequence_dict(batch)
+    assert torch.equal(shuffled["values"][:, 0].long(), shuffled["advantages"])
+    halves: Any = utils.split_tensor_dict(batch, 2)
+    assert [len(half["values"]) for half in halves] == [2, 2]
+
+
+def test_the_fused_head_reads_the_hidden_states_that_the_value_head_reads() -> None:
+    source = inspect.getsource(utils.add_fused_lm_head)
+    assert "getattr(self, backbone_attr)(*args, **kwargs)" in source
+    assert 'backbone_attr = "base_model"' in source
+    assert "hidden_states = backbone_outputs.last_hidden_state[:, :-1]" in source
+
+
+def test_grpo_logs_the_mean_of_what_was_measured_in_a_step() -> None:
+    source = inspect.getsource(GRPOTrainer.log)
+    assert "for key, val in self._metrics[mode].items()" in source
+    assert "sum(valid) / len(valid)" in source
+    assert '["frac_reward_zero_std"]' in inspect.getsource(GRPOTrainer._generate_and_score_completions)
 
 
 @pytest.mark.parametrize("trainer", [GRPOTrainer, RLOOTrainer])

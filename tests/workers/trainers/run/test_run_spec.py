@@ -32,7 +32,7 @@ def change(spec: dict[str, Any], path: str, value: Any) -> None:
         ("run", KeyError, "run: is missing; a text is wanted"),
         ("seed", "1", "seed: '1': a whole number of at least 0 is wanted"),
         ("seed", True, "seed: True"),
-        ("algorithm", "ppo", "algorithm: 'ppo' is unknown; expected one of sft, dpo"),
+        ("algorithm", "a2c", "algorithm: 'a2c' is unknown; expected one of sft, dpo"),
         ("algorithm", "grpo", "algorithm: 'grpo': python -m workers.trainers.grpo runs it"),
         ("base.path", "model", "base.path: 'model': an absolute path is wanted"),
         ("base.digest", KeyError, "base.digest: is missing"),
