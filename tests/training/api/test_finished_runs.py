@@ -74,7 +74,7 @@ def test_files_are_listed_and_downloaded(
     assert (listed["name"], listed["size"]) == ("spec.json", 2)
     address = f"/api/v1/training-runs/{run.pk}/files/"
     response = client.get(f"{address}spec.json", headers=key("read"))
-    assert b"".join(response) == b"{}"  # type: ignore[arg-type]
+    assert b"".join(response) == b"{}"
     assert response["ETag"] == f'"{listed["sha256"]}"'
     known = {**key("read"), "If-None-Match": response["ETag"]}
     assert client.get(f"{address}spec.json", headers=known).status_code == 304
