@@ -63,7 +63,7 @@ def test_results_and_the_time_to_a_success_are_in_the_table(room: Room, candidat
     assert "step 20" in said
     assert "not reached" in said
     assert candidate.get_verdict_display() in said
-    assert "+66.7 points" in said
+    assert "+66.7\N{NO-BREAK SPACE}points" in said
     said = page_of(shown(sign_in, room.cast.viewer, *runs, success="37.5"))
     assert "Success to reach: 37.5%, as you chose." in said
     assert "not reached" not in said
@@ -74,7 +74,7 @@ def test_a_success_that_is_none_is_refused_in_words(room: Room, sign_in: SignIn,
     runs = [room.launch(), room.launch(seed=2)]
     page = shown(sign_in, room.cast.viewer, *runs, success=success)
     assert page.status_code == 200
-    assert "The Success to reach is a percentage from 0 to 100" in page_of(page)
+    assert "The success to reach is a percentage from 0 to 100" in page_of(page)
 
 
 def test_settings_that_differ_come_first(room: Room, sign_in: SignIn) -> None:
