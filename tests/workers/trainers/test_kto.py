@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from flywheel.core.recipes import ALGORITHMS
+from flywheel.core.traces.tooling import call_text
 from tests.workers.trainers.cast import NAMES, Make, Start, pair_row
+from workers.reference import story
+from workers.reference.build import POLICY
 from workers.trainers.kto import ordered
 
 
@@ -30,6 +34,21 @@ def test_good_answers_become_likelier_than_bad_ones(
     assert last["margin"] > 0.1
     assert last["chosen_logp"] - last["rejected_logp"] > first["chosen_logp"] - first["rejected_logp"] + 1
     assert last["loss"] < first["loss"] == pytest.approx(0.5, abs=1e-4), "both kinds weigh the same in all"
+
+
+def test_the_reference_policy_learns_from_thumbs_at_its_defaults(make: Make, start: Start) -> None:
+    rows = []
+    for request in story.sessions(8, seed=1)[:8]:  # one batch, the same at each step
+        prompt = [{"role": "system", "content": story.SYSTEM_PROMPT}, {"role": "user", "content": request.prompt}]
+        for said, label in ((request.answer, True), (call_text("reminders.set", {"about": request.wording}), False)):
+            completion = [{"role": "assistant", "content": said}]
+            rows.append({"task_id": request.id, "prompt": prompt, "completion": completion, "label": label})
+    settings = {name: ALGORITHMS["kto"].defaults[name] for name in ("batch_size", "learning_rate", "beta")}
+    run = make("kto", on=POLICY, train=rows, steps=12, settings=settings, held_out=False)
+    assert start(run).wait() == 0, run.errors()
+    gaps = [run.metrics()[step]["chosen_logp"] - run.metrics()[step]["rejected_logp"] for step in (1, 12)]
+    assert gaps[1] > gaps[0] + 1
+    assert run.metrics()[12]["margin"] > 0
 
 
 @pytest.mark.parametrize(("is_good", "missing"), [(True, "bad"), (False, "good")])
