@@ -79,7 +79,7 @@ PICTURES = [
         "Explained variance",
         {"explained_variance": "rewards"},
         axis="share of 1",
-        note="of the rewards, predicted by the value head before the step; 1 is all, 0 or less none",
+        note="of the rewards, before the step: 1 is all, 0 none",
     ),
     Picture("loss", "Loss", {"loss": "loss"}, axis="loss"),
     Picture("grad", "Gradient norm", {"grad_norm": "norm"}, axis="norm", aside=True),

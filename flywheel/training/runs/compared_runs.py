@@ -193,10 +193,10 @@ def _tuning(run: TrainingRun) -> str:
 
 def _seconds(run: TrainingRun, step: int) -> float | None:
     """Time that its steps and evaluations took up to a step. A step that came again after a resume counts once."""
-    timed = {"step_time_s": Point.Kind.STEP, "seconds": Point.Kind.EVAL}
+    timed = {"step_time_s": [Point.Kind.STEP], "seconds": [Point.Kind.EVAL, Point.Kind.VALIDATION]}
     sums = []
-    for name, kind in timed.items():
+    for name, kinds in timed.items():
         value = Cast(KeyTextTransform(name, "values"), FloatField())
-        sums.append(run.points.filter(kind=kind, step__lte=step).aggregate(total=Sum(value))["total"])
+        sums.append(run.points.filter(kind__in=kinds, step__lte=step).aggregate(total=Sum(value))["total"])
     steps, evals = sums
     return None if evals is None or (step and steps is None) else (steps or 0.0) + evals
