@@ -11,8 +11,8 @@ from flywheel.core.recipes import ALGORITHMS, SETTINGS, validate
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_defaults_are_valid(algorithm: str) -> None:
-    assert validate(algorithm, {}) == ALGORITHMS[algorithm].defaults
-    assert validate(algorithm, ALGORITHMS[algorithm].defaults) == ALGORITHMS[algorithm].defaults
+    assert validate(algorithm, {}) == recipes.defaults(algorithm)
+    assert validate(algorithm, recipes.defaults(algorithm)) == recipes.defaults(algorithm)
     assert importlib.util.find_spec(f"workers.trainers.{ALGORITHMS[algorithm].trainer}")
 
 

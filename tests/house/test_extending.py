@@ -17,6 +17,7 @@ from jinja2 import DictLoader
 from flywheel.accounts.models import User
 from flywheel.core import detectors, envs, recipes
 from flywheel.core.detectors import DETECTORS, Detector, detect, run_detectors
+from flywheel.core.recipes import training_algorithms
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import VerifierError, rubric_parts
 from flywheel.core.verifiers.rubric import read
@@ -106,7 +107,7 @@ def test_a_detector_proposes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_algorithm_is_one_row() -> None:
-    algorithm = row_of("flywheel/core/recipes.py", recipes)
+    algorithm = row_of("flywheel/core/recipes/training_algorithms.py", training_algorithms)
     assert (algorithm.is_reinforced, algorithm.is_grouped) == (True, True)
     assert set(algorithm.own) <= set(recipes.SETTINGS)
 

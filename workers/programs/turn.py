@@ -101,7 +101,7 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
         more, more_failures = _serve(agent, endpoint, LATER, now, say)
         later = story_playback.make_tasks(project, name="workplace-later", only_new=True)
         train, held_out = _sizes(later, say)
-        known = recipes.ALGORITHMS[then].defaults
+        known = recipes.defaults(then)
         settings = {name: value for name, value in REINFORCED.items() if name in known}
         learnt = _train(agent.live, later, then, settings, say)
         _is_confirmed(learnt, say)

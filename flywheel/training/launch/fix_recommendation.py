@@ -139,7 +139,7 @@ def _tried(version: Version, task_set: TaskSet) -> dict[str, str]:
     return {
         fix: str(run)
         for run in failed
-        if 2 * run.settings["steps"] >= recipes.ALGORITHMS[run.algorithm].defaults["steps"]
+        if 2 * run.settings["steps"] >= recipes.defaults(run.algorithm)["steps"]
         for fix in _fixes(run)
         if fix not in passed
     }

@@ -9,7 +9,8 @@ from typing import Any
 from django.urls import reverse
 from django.utils import timezone
 
-from flywheel.core.recipes import ALGORITHMS, SETTINGS
+from flywheel.core import recipes
+from flywheel.core.recipes import SETTINGS
 from flywheel.core.text.number_words import percent
 from flywheel.core.verifiers import PASS
 from flywheel.edge.numbers import number
@@ -237,7 +238,7 @@ def dataset_lineage(dataset: Dataset) -> list[dict[str, Any]]:
 
 def settings_rows(run: TrainingRun) -> list[dict[str, Any]]:
     """Every frozen setting, those that differ from the algorithm's default marked."""
-    defaults = ALGORITHMS[run.algorithm].defaults
+    defaults = recipes.defaults(run.algorithm)
     order, words = {name: at for at, name in enumerate(SETTINGS)}, {True: "yes", False: "no"}
     return [
         {

@@ -50,7 +50,7 @@ def test_a_setting_that_came_later_stays_away(room: Room) -> None:
     run = finished(room, algorithm="grpo")
     run.settings.pop("unsafe_penalty")
     run.save()
-    assert "unsafe_penalty" in recipes.ALGORITHMS["grpo"].defaults
+    assert "unsafe_penalty" in recipes.defaults("grpo")
     assert again(room, run).settings == run.settings
 
 

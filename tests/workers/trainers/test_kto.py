@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flywheel.core.recipes import ALGORITHMS
+from flywheel.core import recipes
 from flywheel.core.traces.tooling import call_text
 from tests.workers.trainers.cast import NAMES, Make, Start, pair_row
 from workers.reference import story
@@ -43,7 +43,7 @@ def test_the_reference_policy_learns_from_thumbs_at_its_defaults(make: Make, sta
         for said, label in ((request.answer, True), (call_text("reminders.set", {"about": request.wording}), False)):
             completion = [{"role": "assistant", "content": said}]
             rows.append({"task_id": request.id, "prompt": prompt, "completion": completion, "label": label})
-    settings = {name: ALGORITHMS["kto"].defaults[name] for name in ("batch_size", "learning_rate", "beta")}
+    settings = {name: recipes.defaults("kto")[name] for name in ("batch_size", "learning_rate", "beta")}
     run = make("kto", on=POLICY, train=rows, steps=12, settings=settings, held_out=False)
     assert start(run).wait() == 0, run.errors()
     gaps = [run.metrics()[step]["chosen_logp"] - run.metrics()[step]["rejected_logp"] for step in (1, 12)]

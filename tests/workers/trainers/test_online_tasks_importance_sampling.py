@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flywheel.core import recipes
 from flywheel.core.recipes import ALGORITHMS
 from tests.workers.trainers.cast import Make
 from tests.workers.trainers.reused_attempts import built, episodes, logps
@@ -44,4 +45,4 @@ def test_the_gradient_is_that_of_reinforce_with_truncated_weights(make: Make, tr
 def test_its_baseline_and_its_level_cannot_be_set() -> None:
     fixed = ALGORITHMS["importance_sampling"].fixed
     assert (fixed["scale_rewards"], fixed["importance_sampling_level"]) == ("none", "token")
-    assert not fixed.keys() & ALGORITHMS["importance_sampling"].defaults.keys()
+    assert not fixed.keys() & recipes.defaults("importance_sampling").keys()

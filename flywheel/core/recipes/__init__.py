@@ -1,0 +1,188 @@
+"""Which training algorithms there are and what can be set: one table that the form, the API and the trainers read.
+
+`ALGORITHMS` has a row for each algorithm with all that holds of it: its trainer, its data, the fixes that it carries
+out and its own defaults. `SETTINGS` has each setting with its type, bounds, default and the reason for it.
+`validate` turns what a person or a script gave into the complete settings of a run, or says what is wrong and what
+would be right. Few settings are `shown` at first; all are reachable, and beyond them every field of the library's own
+configuration: `trl.<field>` goes to TRL's config and `lora.<field>` to PEFT's LoraConfig as it is.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from flywheel.core.errors import FieldError
+from flywheel.core.recipes.training_algorithms import ALGORITHMS, Algorithm, Data, Fix
+from flywheel.core.recipes.training_settings import SETTINGS, Setting
+
+__all__ = [
+    "ALGORITHMS",
+    "SETTINGS",
+    "Algorithm",
+    "Data",
+    "Fix",
+    "Setting",
+    "defaults",
+    "offered",
+    "usual_mode",
+    "validate",
+]
+
+SMALL = 50_000_000
+"""Up to so many parameters a model is trained as the reference policy is: all weights, everything in memory at once."""
+
+ELSEWHERE: Final = ("trajectory", "uploaded")
+"""Origins of dataset rows that belong to no task of an environment; such a row brings the tools that it is told of."""
+
+
+PASSED_ON = ("trl.", "lora.")
+
+OWNED = frozenset(
+    {
+        # The run directory's own contract.
+        "output_dir", "seed", "data_seed", "max_steps", "num_train_epochs", "logging_steps", "logging_strategy",
+        "logging_nan_inf_filter", "report_to", "save_strategy", "save_steps", "save_total_limit", "save_only_model",
+        "eval_strategy", "eval_steps", "do_eval", "push_to_hub", "hub_model_id", "hub_token", "hub_strategy",
+        "resume_from_checkpoint", "load_best_model_at_end", "log_completions", "disable_tqdm", "shuffle_dataset",
+        "ignore_data_skip", "reward_weights", "auto_find_batch_size", "generation_batch_size",
+        "steps_per_generation", "r", "lora_alpha", "run_name", "project", "log_completions_hub_repo",
+        # What would run code from, or speak to, somewhere else.
+        "trust_remote_code", "model_init_kwargs", "use_vllm", "vllm_server_base_url", "chat_template_path",
+        "deepspeed", "fsdp", "fsdp_config", "accelerator_config",
+        # How TRL would generate: attempts are played as evals play them.
+        "min_p", "repetition_penalty", "generation_kwargs", "cache_implementation", "chat_template_kwargs",
+        "use_transformers_continuous_batching", "max_tool_calling_iterations", "num_generations_eval",
+    }
+)  # fmt: skip
+"""Library fields that no setting may pass on."""
+
+NAMED = {
+    "per_device_train_batch_size": "micro_batch_size",
+    "gradient_accumulation_steps": "batch_size and micro_batch_size",
+    "lr_scheduler_type": "lr_schedule",
+    "multi_objective_aggregation": "reward_aggregation",
+    "loss_type": "the algorithm, or preference_loss for DPO",
+    "importance_sampling_level": "the algorithm",
+}
+"""Library fields that a setting of ours stands for under another name."""
+
+
+def offered(*, data: str = "", fix: str = "") -> Algorithm:
+    """The algorithm to begin with for this data or this fix; the first of the table where none fits."""
+    fitting = (row for row in ALGORITHMS.values() if data == row.data or fix in row.fixes)
+    return next(fitting, next(iter(ALGORITHMS.values())))
+
+
+def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full") -> dict[str, Any]:
+    """Every setting of an algorithm at its default, suited to the model's size and tuning mode."""
+    values = _usual(_algorithm(algorithm))
+    if _is_big(parameters):
+        values |= {name: value for name, value in _BIG.items() if name in values}
+        values["learning_rate"] = _BIG_RATES[algorithm == "sft", mode == "lora"]
+    return values
+
+
+def usual_mode(parameters: int | None) -> Literal["full", "lora"]:
+    """Return how a model of this size is tuned unless somebody says otherwise: of a big one, weights, gradients and
+    optimizer together take eight times the memory of the weights."""
+    return "lora" if _is_big(parameters) else "full"
+
+
+def _is_big(parameters: int | None) -> bool:
+    return parameters is not None and parameters > SMALL
+
+
+def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The complete settings of a run. Raises FieldError."""
+    known = _algorithm(algorithm)
+    values = _usual(known)
+    for name, value in settings.items():
+        if name.startswith(PASSED_ON):
+            values[name] = _passed_on(name, value)
+        elif name not in values:
+            raise FieldError(_unknown(known, name), field=name)
+        else:
+            values[name] = SETTINGS[name].check(value)
+    _check_together(values)
+    return values
+
+
+_BIG = {
+    "gradient_checkpointing": True,
+    "micro_batch_size": 4,
+    "max_completion_length": 512,
+    "max_length": 4096,
+    "eval_batch_size": 32,
+    "validation_share": 0.1,
+    "value_learning_rate": 1e-5,
+}
+"""Settings of big models, whose answers are longer, whose activations fill the memory, and which learn the rows of a
+small team by heart before the last step."""
+_BIG_RATES = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, True): 1e-5}
+"""Learning rates of big models, by whether it is SFT and whether it is LoRA."""
+
+
+def _usual(algorithm: Algorithm) -> dict[str, Any]:
+    return {each.name: each.default_for(algorithm) for each in SETTINGS.values() if algorithm.name in each.algorithms}
+
+
+def _algorithm(name: str) -> Algorithm:
+    if name not in ALGORITHMS:
+        raise FieldError(f"{name!r} is unknown; expected one of {', '.join(ALGORITHMS)}", field="algorithm")
+    return ALGORITHMS[name]
+
+
+def _unknown(algorithm: Algorithm, name: str) -> str:
+    if name in SETTINGS:
+        return f"does not apply to {algorithm.label}, only to {', '.join(SETTINGS[name].algorithms)}"
+    near = difflib.get_close_matches(name, _usual(algorithm), n=1)
+    hint = f"did you mean {near[0]}?" if near else "trl.<field> and lora.<field> reach the libraries' own fields"
+    return f"is no setting of {algorithm.label}; {hint}"
+
+
+def _passed_on(name: str, value: Any) -> Any:
+    field_name = name.split(".", 1)[1]
+    if field_name in OWNED:
+        raise FieldError(f"{value!r} cannot be set, the run directory decides it", field=name)
+    if field_name in NAMED or field_name in SETTINGS:
+        raise FieldError(f"{value!r} is set through {NAMED.get(field_name, field_name)}", field=name)
+    items = value if isinstance(value, list) else [value]
+    if not all(
+        item is None or isinstance(item, str | int) or (isinstance(item, float) and math.isfinite(item))
+        for item in items
+    ):
+        raise FieldError(f"{value!r} is not a text, number, true, false, null or a list of them", field=name)
+    return value
+
+
+def _check_together(values: Mapping[str, Any]) -> None:
+    batch, micro = values["batch_size"], values["micro_batch_size"]
+    if micro and batch % micro:
+        raise FieldError(
+            f"{micro} does not divide batch_size {batch}; expected a divisor of it", field="micro_batch_size"
+        )
+    if values["patience"] and not values["validation_share"]:
+        raise FieldError(
+            f"{values['patience']} counts validations, and nothing is kept to validate on; set validation_share too",
+            field="patience",
+        )
+    if "desirable_weight" in values and (micro or batch) < 2:
+        raise FieldError(
+            "1 is too few for KTO, which tells how far the policy has moved by each prompt with another row's answer; "
+            "expected at least 2",
+            field="micro_batch_size" if micro else "batch_size",
+        )
+    if "num_generations" not in values:
+        return
+    group = values["num_generations"]
+    if batch % group:
+        raise FieldError(
+            f"{batch} is no multiple of num_generations {group}; {max(group, batch // group * group)} would be right",
+            field="batch_size",
+        )
+    if values["epsilon_high"] < values["epsilon"]:
+        raise FieldError(
+            f"{values['epsilon_high']!r} is below epsilon; expected at least {values['epsilon']!r}",
+            field="epsilon_high",
+        )

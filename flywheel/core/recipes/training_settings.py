@@ -1,0 +1,233 @@
+"""Settings of a training run, each with its type, bounds, default and the reason for it."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from flywheel.core.errors import FieldError
+from flywheel.core.recipes.training_algorithms import ALGORITHMS, Algorithm
+
+_EVERY = tuple(ALGORITHMS)
+_REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
+_GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
+_SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
+_TAUGHT = tuple(row.name for row in ALGORITHMS.values() if not row.is_reinforced)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    type: type[int] | type[float] | type[bool] | type[str]
+    default: Any
+    why: str
+    algorithms: tuple[str, ...] = _EVERY
+    reinforced: Any = None
+    """The default of reinforced algorithms, where they want another."""
+    min: float | None = None
+    max: float | None = None
+    choices: tuple[str, ...] = ()
+    shown: bool = False
+    """Whether a form shows it without being asked for more."""
+
+    def default_for(self, algorithm: Algorithm) -> Any:
+        usual = self.reinforced if algorithm.is_reinforced and self.reinforced is not None else self.default
+        return algorithm.own.get(self.name, usual)
+
+    def check(self, value: Any) -> Any:
+        """The value in this setting's type. Raises FieldError."""
+        if self.type is bool or self.type is str:
+            if not isinstance(value, self.type) or (self.choices and value not in self.choices):
+                wanted = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
+                raise FieldError(f"{value!r} is not right; expected {wanted}", field=self.name)
+            return value
+        kind = "a whole number" if self.type is int else "a number"
+        is_number = not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < math.inf
+        if not is_number or (self.type is int and value != int(value)):
+            raise FieldError(f"{value!r} is not {kind}; expected {self._range()}", field=self.name)
+        if (self.min is not None and value < self.min) or (self.max is not None and value > self.max):
+            raise FieldError(f"{value!r} is out of range; expected {self._range()}", field=self.name)
+        return self.type(value)
+
+    def _range(self) -> str:
+        kind = "a whole number" if self.type is int else "a number"
+        if self.min is not None and self.max is not None:
+            return f"{kind} from {self.min:g} to {self.max:g}"
+        return kind if self.min is None else f"{kind} of at least {self.min:g}"
+
+
+_ROWS = [
+    Setting(
+        "steps", int, 100, "Optimiser steps in all.", reinforced=200, min=1, max=1_000_000, shown=True,
+    ),
+    Setting(
+        "batch_size", int, 32,
+        "What one step learns from: rows (SFT, KTO), pairs (DPO) or completions (the others: tasks × num_generations).",
+        reinforced=128, min=1, max=65_536, shown=True,
+    ),
+    Setting(
+        "micro_batch_size", int, 0,
+        "How much of the batch is on the device at once; 0 is all of it. Lower it when memory runs out.",
+        min=0, max=65_536,
+    ),
+    Setting(
+        "learning_rate", float, 1e-3,
+        "Right for the reference policy of under a million parameters. Billions want 1e-5 (SFT) or 1e-6 (the "
+        "others), ten times that with LoRA.",
+        reinforced=3e-4, min=1e-9, max=1.0, shown=True,
+    ),
+    Setting(
+        "lr_schedule", str, "linear", "How the learning rate moves after the warm-up.",
+        choices=("linear", "cosine", "constant", "constant_with_warmup"),
+    ),
+    Setting("warmup_steps", int, 0, "Steps in which the learning rate rises from 0.", min=0, max=1_000_000),
+    Setting("weight_decay", float, 0.0, "Pull of the weights towards 0.", min=0.0, max=1.0),
+    Setting("max_grad_norm", float, 1.0, "Longer gradients are shortened to this.", min=1e-6, max=1000.0),
+    Setting(
+        "gradient_checkpointing", bool, False, "Trades time for memory: activations are computed again going back.",
+    ),
+    Setting(
+        "max_length", int, 1024,
+        "Tokens of prompt and answer together, never more than the model takes; a longer row is cut at its end.",
+        algorithms=_TAUGHT, min=8, max=1_048_576,
+    ),
+    Setting(
+        "max_completion_length", int, 96,
+        "Tokens that the policy may answer, in its attempts and in every held-out evaluation.",
+        min=1, max=131_072, shown=True,
+    ),
+    Setting("eval_batch_size", int, 128, "Held-out tasks answered at once.", min=1, max=4096),
+    Setting(
+        "validation_share", float, 0.0,
+        "Share of the training sources that is kept out of training and asked on the way: by it the best weights and "
+        "an early end are chosen, so that held-out tasks only measure.",
+        min=0.0, max=0.5, shown=True,
+    ),
+    Setting(
+        "validation_every", int, 0, "Steps from one validation to the next; 0 is as often as the held-out curve.",
+        min=0, max=1_000_000,
+    ),
+    Setting("validation_tasks", int, 64, "Tasks of a validation, at most.", min=1, max=4096),
+    Setting(
+        "final_weights", str, "best",
+        "Which weights become the version: those of the best validation score, the first of them, or the last step's. "
+        "Without validation it is the last step's.",
+        choices=("best", "last"),
+    ),
+    Setting(
+        "patience", int, 0,
+        "Validations in a row without a better score that end the run; 0 lets it run to its last step.",
+        min=0, max=1000,
+    ),
+    Setting("keep_checkpoints", int, 2, "How many of the newest checkpoints stay on disk.", min=2, max=1000),
+    Setting(
+        "beta", float, 0.0,
+        "Weight of staying near the start. 0 (the GRPO family's default) needs no reference model and reports no kl.",
+        algorithms=("dpo", "kto", *_REINFORCED), min=0.0, max=10.0, shown=True,
+    ),
+    Setting(
+        "preference_loss", str, "sigmoid", "DPO's loss; ipo resists noise-free labels, robust resists wrong ones.",
+        algorithms=("dpo",),
+        choices=("sigmoid", "hinge", "ipo", "robust", "bco_pair", "sppo_hard", "aot", "apo_zero", "apo_down"),
+    ),
+    Setting(
+        "label_smoothing", float, 0.0, "Assumed share of pairs that are labelled the wrong way round.",
+        algorithms=("dpo",), min=0.0, max=0.49,
+    ),
+    Setting(
+        "num_generations", int, 8, "Attempts at each task in a step; batch_size must be a multiple of it.",
+        algorithms=_REINFORCED, min=2, max=1024, shown=True,
+    ),
+    Setting(
+        "temperature", float, 1.0, "Of the attempts. Too low and all are alike, too high and none is right.",
+        algorithms=_REINFORCED, min=0.01, max=5.0, shown=True,
+    ),
+    Setting(
+        "top_p", float, 1.0, "Sample from this much of the probability.", algorithms=_REINFORCED, min=0.01, max=1.0,
+    ),
+    Setting("top_k", int, 0, "Sample from so many tokens; 0 is all.", algorithms=_REINFORCED, min=0, max=1_000_000),
+    Setting(
+        "num_iterations", int, 1, "Steps taken on the same attempts. At 1 the update is on-policy and nothing clips.",
+        algorithms=_REINFORCED, min=1, max=64,
+    ),
+    Setting(
+        "epsilon", float, 0.2, "Lower clip of the importance ratio.", algorithms=_REINFORCED, min=0.0, max=1.0,
+    ),
+    Setting(
+        "epsilon_high", float, 0.2,
+        "Upper clip of the importance ratio; for CISPO and importance sampling the cap of the weight (0.2 is too low).",
+        algorithms=_REINFORCED, min=0.0, max=100.0,
+    ),
+    Setting(
+        "mask_truncated_completions", bool, False, "Learn nothing from answers cut off at max_completion_length.",
+        algorithms=_REINFORCED,
+    ),
+    Setting(
+        "unsafe_penalty", float, 1.0,
+        "Taken off the reward of an attempt that did harm, so that training tells unsafe (-1) from wrong (0). 0 takes "
+        "nothing off.",
+        algorithms=_REINFORCED, min=0.0, max=10.0,
+    ),
+    Setting(
+        "invalid_penalty", float, 1.0,
+        "Taken off the reward of an answer that is not in the form that is read, so that training tells it (-1) from a "
+        "call that is wrong. 0 takes nothing off.",
+        algorithms=_REINFORCED, min=0.0, max=10.0,
+    ),
+    Setting(
+        "scale_rewards", str, "group", "By whose spread advantages are divided.",
+        algorithms=_SCALED, choices=("group", "batch", "none"),
+    ),
+    Setting(
+        "reward_aggregation", str, "sum_then_normalize",
+        "normalize_then_sum (GDPO) compares each part of the verdict within the group before they are added.",
+        algorithms=_SCALED, choices=("sum_then_normalize", "normalize_then_sum"),
+    ),
+    Setting(
+        "dynamic_sampling", bool, False,
+        "Replace a task whose attempts all earn the same, which teaches nothing, by another one.",
+        algorithms=_GROUPED, shown=True,
+    ),
+    Setting(
+        "max_resamples", int, 3, "How often a step looks for other tasks, with dynamic_sampling.",
+        algorithms=_GROUPED, min=1, max=100,
+    ),
+    Setting(
+        "entropy_coef", float, 0.0, "Bonus for staying undecided, against entropy collapse.",
+        algorithms=(*_GROUPED, "ppo"), min=0.0, max=1.0,
+    ),
+    Setting(
+        "normalize_advantages", bool, False, "Divide advantages by the batch's spread.", algorithms=("rloo", "ppo"),
+    ),
+    Setting(
+        "gamma", float, 1.0, "Discount per token that the policy writes. Below 1, short answers earn more.",
+        algorithms=("ppo",), min=0.0, max=1.0,
+    ),
+    Setting(
+        "gae_lambda", float, 0.95, "How far credit reaches back: 1 is the whole episode, lower trusts the value head.",
+        algorithms=("ppo",), min=0.0, max=1.0,
+    ),
+    Setting(
+        "value_coef", float, 0.1, "Weight of the value loss, which moves the policy's own layers too.",
+        algorithms=("ppo",), min=0.0, max=100.0,
+    ),
+    Setting(
+        "value_clip", float, 0.2, "How far a prediction may move on the same attempts; num_iterations 1 never clips.",
+        algorithms=("ppo",), min=0.0, max=1000.0,
+    ),
+    Setting(
+        "value_learning_rate", float, 1e-3, "Of the value head, which starts from nothing and must keep ahead.",
+        algorithms=("ppo",), min=1e-9, max=1.0,
+    ),
+    Setting(
+        "desirable_weight", float, 0.0,
+        "Weight of a good answer in the loss. 0 makes up for how many there are: rows / (2 × good rows).",
+        algorithms=("kto",), min=0.0, max=1000.0, shown=True,
+    ),
+    Setting(
+        "undesirable_weight", float, 0.0,
+        "Weight of a bad answer in the loss. 0 makes up for how many there are: rows / (2 × bad rows).",
+        algorithms=("kto",), min=0.0, max=1000.0, shown=True,
+    ),
+]  # fmt: skip
+
+SETTINGS: dict[str, Setting] = {row.name: row for row in _ROWS}
