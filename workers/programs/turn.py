@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from flywheel.promotions.models import Candidate
 
 CUSTOMERS = range(260)
-LATER = range(260, 560)
-"""Whom the version that SFT has made answers, before it goes on to learn by reinforcement. What it was trained on it
-mostly knows by heart, and a task that it always solves teaches nothing."""
+BEFORE, LATER = range(100), range(100, 260)
+"""The same customers in two weeks, for a story that goes on: what the version that SFT has made of the first gets wrong
+in the second is practised. What it was trained on it knows by heart, and a task that it always solves teaches
+nothing."""
 STEPS = 200
 REINFORCED = {"steps": 120, "learning_rate": 3e-4, "max_completion_length": 64, "dynamic_sampling": True}
 """Settings of what may come after it, as far as the algorithm has them; the others are the form's."""
@@ -72,7 +73,7 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
     live_before = str(agent.live)
     story_playback.environment(project, agent)
     now = datetime.now(UTC)
-    count, failures = _serve(agent, endpoint, CUSTOMERS, now - timedelta(days=7), say)
+    count, failures = _serve(agent, endpoint, BEFORE if then else CUSTOMERS, now - timedelta(days=7), say)
     task_set = story_playback.make_tasks(project)
     train, held_out = _sizes(task_set, say)
     for suite in story_playback.guard(agent, task_set):
