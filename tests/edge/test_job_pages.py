@@ -90,7 +90,7 @@ KINDS = {
         "training:preview_live",
         "training:cancel_preview",
         "training:resume_preview",
-        ("", "training.resume_preview"),
+        ("training.cancel_preview", "training.resume_preview"),
         "preview {pk}",
     ),
     "training": Kind(

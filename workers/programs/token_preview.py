@@ -70,14 +70,6 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    name: str
-    memory: int
-    """Bytes that one trainer may take."""
-    is_gpu: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Preview:
     """Counts are of all rows, in tokens of all their sequences."""
 
@@ -96,8 +88,6 @@ class Preview:
     answer: int | None
     """Most tokens that the policy may answer to a prompt; None where answers are given."""
     examples: list[Example]
-    device: Device
-    """Where a run here trains."""
 
 
 @dataclass(slots=True)
@@ -222,17 +212,7 @@ def _preview(taken: Rows, vocabulary: "Vocabulary", spec: Spec) -> Preview:
         limited_by=taken.limited_by,
         answer=spec.settings["max_completion_length"] if spec.recipe.is_reinforced else None,
         examples=[_example(row, vocabulary) for row in _shown(rows)],
-        device=_device(),
     )
-
-
-def _device() -> Device:
-    import torch
-
-    if torch.cuda.is_available():
-        gpu = torch.cuda.get_device_properties(0)
-        return Device(gpu.name, gpu.total_memory, is_gpu=True)
-    return Device("CPU", model_process.memory_limit(), is_gpu=False)
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:

@@ -22,6 +22,7 @@ class TokenPreview(Job):
     result = models.JSONField(default=dict, blank=True)
     """As `workers.programs.token_preview.Preview`; set with the job's success."""
 
+    cancel_entry = "training.cancel_preview"
     resume_entry = "training.resume_preview"
 
     def __str__(self) -> str:

@@ -33,8 +33,8 @@ class PreviewForm(forms.Form):
         TaskSet.objects.none(), label="Task set", empty_label=None, help_text="Prompts list its environment’s tools."
     )
 
-    def __init__(self, dataset: Dataset, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, dataset: Dataset, data: Any) -> None:
+        super().__init__(data, label_suffix="")
         versions = Version.objects.filter(agent__project=dataset.project, weights__isnull=False)
         self._offer("base", versions.select_related("agent").order_by("-pk"))
         fitting = [(row.name, row.label) for row in ALGORITHMS.values() if row.data == dataset.kind]

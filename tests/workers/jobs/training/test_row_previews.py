@@ -1,6 +1,7 @@
 """Previews of what would be learnt as workers make them, with the policy that ships."""
 
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from django.conf import settings
@@ -18,8 +19,8 @@ from workers.jobs.training import row_previews
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def version(build: Build) -> Version:
-    return build.version(weights=artifacts.store(Path(settings.REFERENCE_POLICY), "model"))
+def version(build: Build, weights: Path | None = None) -> Version:
+    return build.version(weights=artifacts.store(weights or Path(settings.REFERENCE_POLICY), "model"))
 
 
 def previewed(cast: Cast, base: Version, build: Build, kind: str) -> TokenPreview:
@@ -45,10 +46,9 @@ def test_a_worker_shows_rows_in_the_bases_own_tokens(kind: str, build: Build, ca
     assert not (Path(settings.RUNS_DIR) / f"preview-{job.pk}").exists()
 
 
-def test_a_base_that_cannot_be_read_says_why(build: Build, cast: Cast) -> None:
-    base = version(build)
-    assert base.weights is not None
-    (artifacts.local(base.weights) / "tokenizer.json").unlink()
-    job = previewed(cast, base, build, "sft")
+def test_a_base_that_cannot_be_trained_says_why(build: Build, cast: Cast, tmp_path: Path) -> None:
+    copytree(settings.REFERENCE_POLICY, tmp_path / "silent")
+    (tmp_path / "silent" / "chat_template.jinja").unlink()
+    job = previewed(cast, version(build, tmp_path / "silent"), build, "sft")
     assert (job.state, job.error_kind) == (State.FAILED, "model")
-    assert "does not load" in job.error
+    assert "its tokenizer has no chat template" in job.error
