@@ -124,7 +124,7 @@ def look(run: Run) -> None:
     run.spec = dataclasses.replace(run.spec, adapter=None)  # tokens do not depend on weights
     loaded = trained_policy.weightless(run.spec)
     kind = run.spec.recipe.data
-    taken = _asked(run, loaded, env, data) if kind == "tasks" else _taught(run, loaded, env, data, TAUGHT[kind])
+    taken = _prompts(run, loaded, env, data) if kind == "tasks" else _taught(run, loaded, env, data, TAUGHT[kind])
     preview = _preview(taken, Vocabulary(loaded.tokenizer), run.spec)
     run.write_result(status="completed", preview=asdict(preview), seconds=run.seconds)
 
@@ -177,14 +177,14 @@ def _batches(trainer: Any) -> dict[int, list[Tokens]]:
 
 
 def _joined(kept: Tokens, whole: Tokens) -> Tokens:
-    """What is kept of a sequence, and what is cut off behind it or, with TRL's `keep_end`, before it."""
+    """The sequence that is kept, and what is cut off behind it or, with TRL's `keep_end`, before it."""
     ids, rest = [token for token, _ in whole], len(whole) - len(kept)
     if [token for token, _ in kept] == ids[: len(kept)]:
         return [*kept, *((token, "cut") for token in ids[len(kept) :])]
     return [*((token, "cut") for token in ids[:rest]), *kept]
 
 
-def _asked(run: Run, loaded: Any, env: Environment, data: Data) -> Rows:
+def _prompts(run: Run, loaded: Any, env: Environment, data: Data) -> Rows:
     """Prompts of tasks, which the policy answers itself."""
     from workers.trainers import online_tasks, trained_policy
 

@@ -166,7 +166,7 @@ def _base(spec: Spec) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _refused(path: Path) -> Iterator[None]:
-    """What the libraries raise while they load something, as an error of the model."""
+    """Turn what the libraries raise while they load something into an error of the model."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""What would be learnt, for programs: rows as tokens with the loss mask, before a run."""
+"""Previews of what would be learnt, for programs: rows as tokens with the loss mask, before a run."""
 
 from typing import Any
 

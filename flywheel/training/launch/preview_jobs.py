@@ -1,4 +1,4 @@
-"""What would be learnt: rows of a dataset in a base's tokens, made by a worker (`jobs/training/row_previews.py`).
+"""Previews of what would be learnt, which a worker makes (`jobs/training/row_previews.py`): rows in a base's tokens.
 
 A preview is named by what it is made of, so that the same question has its answer at once.
 """

@@ -1,4 +1,4 @@
-"""What would be learnt: rows in a base's tokens, made before anything is trained."""
+"""Previews of what would be learnt: rows in a base's tokens, made before anything is trained."""
 
 from django.db import models
 

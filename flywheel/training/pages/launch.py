@@ -77,7 +77,7 @@ def _launch(request: PageRequest, form: launch_form.LaunchForm) -> TrainingRun |
 
 
 def _preview(request: PageRequest, form: launch_form.LaunchForm) -> TokenPreview | None:
-    """What the run would learn from, of the dataset that it would have; None with everything that is wrong noted."""
+    """A preview of the dataset that the run would have; None with everything that is wrong noted."""
     if wanted := form.request():
         with form.refusals():
             made, _ = preview_jobs.preview(

@@ -132,7 +132,7 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sources(run: TrainingRun) -> dict[str, Any]:
-    """What the run starts from: its base, and the adapter on it or None."""
+    """The run's start: its base, and the adapter on it or None."""
     assert run.base.weights is not None
     base: dict[str, Any] = dict(_source(run.base.weights))
     if settings := run.base.endpoint.get("chat_template_kwargs"):
@@ -389,7 +389,7 @@ def _at(row: dict[str, Any]) -> Any:
 
 
 def result_of(place: Path) -> dict[str, Any]:
-    """What a trainer wrote last; empty where it did not come so far."""
+    """The last words of a trainer in JSON; empty where it did not come so far."""
     try:
         value = json.loads((place / "result.json").read_bytes())
         return value if isinstance(value, dict) else {}

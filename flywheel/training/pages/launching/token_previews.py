@@ -1,4 +1,4 @@
-"""What will be learnt: rows in a base's tokens, chosen from a dataset's page or the launch form."""
+"""Pages of what will be learnt: rows in a base's tokens, chosen from a dataset's page or the launch form."""
 
 from typing import Any
 
