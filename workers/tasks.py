@@ -26,6 +26,7 @@ HANDLERS = {
     "failures.Clustering": "workers.jobs.failure_clusters.cluster",
     "training.DatasetBuild": "workers.jobs.training.dataset_builds.build",
     "training.PromptSearch": "workers.jobs.training.prompt_optimiser.search_prompts",
+    "training.TokenPreview": "workers.jobs.training.row_previews.make_tokens",
     "training.TrainingRun": "workers.jobs.training.training_runs.train",
     "trajectories.Bulk": "workers.jobs.trajectories.bulk_changes.carry_out",
     "trajectories.Import": "workers.jobs.trajectories.file_imports.import_file",

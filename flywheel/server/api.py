@@ -21,7 +21,7 @@ ROUTERS = {
     "environments": "environments generations tasks task_sets exchange playground sandbox variants verifiers worlds",
     "evals": "runs attempts task_grid rescores reward_audits",
     "training": "recommendations fix_trials prompt_proposals datasets contamination finished_runs runs mixes"
-    " dataset_sources rollouts",
+    " dataset_sources rollouts token_previews",
     "promotions": "promotions suites",
 }
 """Modules in each room's `api`, in the order in which the description names what they hold."""

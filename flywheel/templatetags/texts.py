@@ -41,6 +41,30 @@ def pretty(value: Any) -> str:
     return safe_text(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str))
 
 
+@register.simple_tag
+def tokens(spans: Iterable[dict[str, Any]]) -> SafeString:
+    """Tokens of a model, as spans `{"state", "count", "tokens", "hidden", "last"}` of `[id, text, special]`.
+
+    What is learnt is a `<mark>`, what is cut off a `<del>`, a special token `<b>`: never told by colour alone.
+    """
+    return format_html_join("", "{}", ((_span(span),) for span in spans))
+
+
+def _span(span: dict[str, Any]) -> SafeString:
+    tag, label = _STATES[span["state"]]
+    gap = format_html("<em> … {} more … </em>", f"{span['hidden']:,}") if span["hidden"] else ""
+    first, last = (format_html_join("", "{}", ((_token(*each),) for each in span[end])) for end in ("tokens", "last"))
+    return format_html('<{}><span class="sr-only">{}: </span>{}{}{}</{}>', tag, label, first, gap, last, tag)
+
+
+_STATES = {"read": ("span", "read"), "learnt": ("mark", "learnt"), "cut": ("del", "cut off")}
+
+
+def _token(number: int, text: str, is_special: bool) -> SafeString:
+    written = safe_text(text).replace("\n", "↵\n") or f"⟨{number}⟩"
+    return format_html('<b title="{}">{}</b>' if is_special else '<i title="{}">{}</i>', number, written)
+
+
 @register.filter
 def correction(value: Any) -> str:
     """A correction in a few words; empty for none."""

@@ -3,12 +3,12 @@ from django.urls import URLPattern, URLResolver, path
 from flywheel.training.pages import (
     dataset_sources,
     datasets,
-    hosted_training,
     launch,
     runs,
 )
 from flywheel.training.pages.comparisons import side_by_side
 from flywheel.training.pages.fixes import fix_trials, prompt_searches
+from flywheel.training.pages.launching import hosted_training, token_previews
 from flywheel.training.pages.rollouts import rollouts
 
 app_name = "training"
@@ -17,6 +17,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", runs.index, name="index"),
     path("launch/", launch.launch_page, name="launch"),
     path("launch/files/<slug:format>.jsonl", hosted_training.provider_file, name="provider_file"),
+    # /previews/<preview's number>/
+    path("previews/<int:preview>/", token_previews.preview_page, name="preview"),
+    path("previews/<int:preview>/live/", token_previews.preview_live, name="preview_live"),
+    path("previews/<int:preview>/cancel/", token_previews.cancel_preview, name="cancel_preview"),
+    path("previews/<int:preview>/resume/", token_previews.resume_preview, name="resume_preview"),
     path("recommendations/", launch.recommendations, name="recommendations"),
     # /fixes/<trial's number>/
     path("fixes/", fix_trials.fixes, name="fixes"),
@@ -46,6 +51,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(
         "datasets/<slug:name>/<int:version>/<slug:format>.openai.jsonl", datasets.download_format, name="dataset_format"
     ),
+    path("datasets/<slug:name>/<int:version>/tokens/", token_previews.choose_preview, name="choose_preview"),
     path("datasets/<slug:name>/<int:version>/rows.jsonl", datasets.download, name="dataset_rows"),
     # /rollouts/<eval's number>/
     path("rollouts/", rollouts.collect_page, name="collect"),

@@ -29,7 +29,7 @@ from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
 from flywheel.server.api import api
-from flywheel.training.models import Dataset, DatasetBuild, FixTrial, PromptAttempt, PromptSearch
+from flywheel.training.models import Dataset, DatasetBuild, FixTrial, PromptAttempt, PromptSearch, TokenPreview
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.models import Batch, Import, Quarantined
@@ -71,7 +71,7 @@ PAGES = {
         evals:rescores evals:rescore evals:rescore_live environments:proving_live evals:people evals:grid
         evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
-        training:build training:build_live
+        training:build training:build_live training:preview training:preview_live
         training:compare training:run_file
         training:live training:rollouts training:fixes training:fix_trial training:fix_trial_live
         training:searches training:search training:search_live training:proposal
@@ -117,6 +117,7 @@ PAGES = {
         training:launch training:provider_file training:mix training:upload_dataset
         training:demonstrations training:dataset_format training:cancel_build training:resume_build
         training:cancel training:resume training:repeat promotions:propose
+        training:choose_preview training:cancel_preview training:resume_preview
         promotions:run_suites
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix
     """,
@@ -161,6 +162,7 @@ CALLS = {
         list_prompt_searches get_prompt_search list_prompt_proposals
         list_runs get_run list_run_points list_run_events
         compare_training_runs list_repeats list_run_files get_run_file
+        get_token_preview
         list_candidates get_candidate list_never_events list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
     """,
@@ -192,7 +194,7 @@ CALLS = {
     Scope.TRAIN: """
         collect_rollouts write_dataset drop_rollout take_rollout_back
         recommend_fix build_dataset mix_datasets upload_dataset demonstrate check_dataset_contamination
-        launch_run cancel_run resume_run repeat_run cancel_dataset_build resume_dataset_build
+        launch_run cancel_run resume_run repeat_run preview_tokens cancel_dataset_build resume_dataset_build
         propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: """
@@ -460,6 +462,15 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     dataset_build = DatasetBuild.objects.create(
         project=cast.project, created_by=cast.builder, name="good", origin=Dataset.Origin.TRAJECTORIES
     )
+    preview = TokenPreview.objects.create(
+        project=cast.project,
+        created_by=cast.builder,
+        base=training.base,
+        dataset=training.dataset,
+        task_set=training.task_set,
+        algorithm="sft",
+        settings={},
+    )
     search = PromptSearch.objects.create(
         project=cast.project,
         created_by=cast.builder,
@@ -531,9 +542,11 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("training", "key"): bucket.key,
         ("training", "trial"): fix.pk,
         ("training", "job"): dataset_build.pk,
+        ("training", "preview"): preview.pk,
         ("training", "search"): search.pk,
         ("training", "place"): better.place,
         ("dataset-builds", "pk"): dataset_build.pk,
+        ("token-previews", "pk"): preview.pk,
         ("fix-trials", "trial_id"): fix.pk,
         ("prompt-searches", "search_id"): search.pk,
         ("training", "run"): learnt.run_id,

@@ -15,7 +15,7 @@ from flywheel.edge.jobs import Job, State
 from flywheel.environments.models import Generation, Proving
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.failures.models import Clustering
-from flywheel.training.models import DatasetBuild
+from flywheel.training.models import DatasetBuild, TokenPreview
 from flywheel.trajectories.models import Import
 from flywheel.trajectories.operations import bulk_actions
 from tests.conftest import Build, Cast
@@ -86,6 +86,13 @@ KINDS = {
         ("training.cancel_build", "training.resume_build"),
         "build {pk}",
     ),
+    "preview": Kind(
+        "training:preview_live",
+        "training:cancel_preview",
+        "training:resume_preview",
+        ("training.cancel_preview", "training.resume_preview"),
+        "preview {pk}",
+    ),
     "training": Kind(
         "training:live",
         "training:cancel",
@@ -105,6 +112,10 @@ def job_of(name: str, build: Build, cast: Cast) -> Job:
         return Import.objects.create(**about, name="runs.jsonl", upload="0" * 32)
     if name == "build":
         return DatasetBuild.objects.create(**about, name="good", origin="trajectories")
+    if name == "preview":
+        training = training_run(build)
+        about |= {name: getattr(training, name) for name in ("base", "dataset", "task_set", "algorithm", "settings")}
+        return TokenPreview.objects.create(**about)
     if name == "bulk":
         options = {"tags": ["a"]}
         return bulk_actions.submit(

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+from flywheel.core.envs import Environment
 from workers.processes import model_process
 from workers.trainers.run import run_spec
 from workers.trainers.run.run_directory import Run, main
@@ -13,15 +14,27 @@ def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
     env, data = run_spec.opened(run.spec)
     with model_process.loading():
+        from workers.trainers import training_loop
+        from workers.trainers.weights import trained_policy
+
+    loaded = trained_policy.load(run)
+    trainer = build(run, loaded, env, data)
+    limit, words = trained_policy.longest(loaded.model, run.spec.settings)
+    _check_lengths(run, trainer.train_dataset, len(data.train), limit, words)
+    training_loop.drive(run, trainer, loaded, env, data)
+
+
+def build(run: Run, loaded: Any, env: Environment, data: run_spec.Data) -> Any:
+    """TRL's trainer of the policy `loaded`, with its pairs in tokens. Raises TrainingError."""
+    with model_process.loading():
         from trl.trainer.dpo_config import DPOConfig
         from trl.trainer.dpo_trainer import DPOTrainer
 
         from workers.trainers import training_loop
         from workers.trainers.weights import trained_policy
 
-    loaded = trained_policy.load(run)
     settings = run.spec.settings
-    limit, words = trained_policy.longest(loaded.model, settings)
+    limit, _ = trained_policy.longest(loaded.model, settings)
     arguments = training_loop.config(
         DPOConfig,
         run.spec,
@@ -34,7 +47,7 @@ def train(run: Run) -> None:
     # Left to itself TRL loads the reference from the base's path: that is not the start when an adapter was merged, and
     # it cannot where the configuration names no architecture.
     start = copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
-    trainer: Any = DPOTrainer(
+    return DPOTrainer(
         model=loaded.model,
         ref_model=start,
         args=arguments,
@@ -42,8 +55,6 @@ def train(run: Run) -> None:
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
-    _check_lengths(run, trainer.train_dataset, len(data.train), limit, words)
-    training_loop.drive(run, trainer, loaded, env, data)
 
 
 def _check_lengths(run: Run, prepared: Any, pairs: int, limit: int, words: str) -> None:

@@ -69,24 +69,28 @@ def build(
     return trainer, attempts
 
 
+def prompt_of(spec: Spec, loaded: Policy, env: Environment, task: Task) -> list[int]:
+    """Token ids of a task's opening, up to where the policy answers."""
+    prompt = [message.to_openai() for message in env.reset(task, spec.seed)]
+    (ids,) = trained_policy.encode(loaded.tokenizer, [prompt], tools_of(env, task.environment))
+    return ids
+
+
+def overflow(spec: Spec, loaded: Policy, prompt: Sequence[int]) -> str:
+    """Why a prompt and an answer to it do not fit into the model's context; empty where they do."""
+    room = context_length.room_of(loaded.model)
+    return context_length.overflow(len(prompt), spec.settings["max_completion_length"], room)
+
+
 def _fitting(run: Run, loaded: Policy, env: Environment, tasks: Sequence[Task]) -> list[Task]:
     """The tasks whose prompt and answer the model has room for: beyond it one fails, and another talks nonsense that
     would be learnt. Raises TrainingError where there are none."""
-    problems = [_overflow(run.spec, loaded, env, task) for task in tasks]
+    problems = [overflow(run.spec, loaded, prompt_of(run.spec, loaded, env, task)) for task in tasks]
     if over := [f"{task.id}: {problem}" for task, problem in zip(tasks, problems, strict=True) if problem]:
         if len(over) == len(tasks):
             raise TrainingError("data", f"no task fits into the model's context, such as {over[0]}")
         run.warn(f"{len(over)} of {len(tasks)} tasks are left out, such as {over[0]}")
     return [task for task, problem in zip(tasks, problems, strict=True) if not problem]
-
-
-def _overflow(spec: Spec, loaded: Policy, env: Environment, task: Task) -> str:
-    tools = tools_of(env, task.environment)
-    prompt = [message.to_openai() for message in env.reset(task, spec.seed)]
-    (ids,) = trained_policy.encode(loaded.tokenizer, [prompt], tools)
-    return context_length.overflow(
-        len(ids), spec.settings["max_completion_length"], context_length.room_of(loaded.model)
-    )
 
 
 def _dataset(spec: Spec, tasks: int) -> Dataset:

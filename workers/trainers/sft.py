@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flywheel.core.envs import Environment
 from workers.processes import model_process
 from workers.trainers.run import run_spec
 from workers.trainers.run.run_directory import Run, main
@@ -12,23 +13,33 @@ def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
     env, data = run_spec.opened(run.spec)
     with model_process.loading():
+        from workers.trainers import training_loop
+        from workers.trainers.weights import trained_policy
+
+    loaded = trained_policy.load(run)
+    trainer = build(run, loaded, env, data)
+    limit, words = trained_policy.longest(loaded.model, run.spec.settings)
+    _check_lengths(run, trainer.train_dataset, len(data.train), limit, words)
+    training_loop.drive(run, trainer, loaded, env, data)
+
+
+def build(run: Run, loaded: Any, env: Environment, data: run_spec.Data) -> Any:
+    """TRL's trainer of the policy `loaded`, with its rows in tokens. Raises TrainingError."""
+    with model_process.loading():
         from trl.trainer.sft_config import SFTConfig
         from trl.trainer.sft_trainer import SFTTrainer
 
         from workers.trainers import training_loop
         from workers.trainers.weights import trained_policy
 
-    loaded = trained_policy.load(run)
-    limit, words = trained_policy.longest(loaded.model, run.spec.settings)
-    trainer = SFTTrainer(
+    limit, _ = trained_policy.longest(loaded.model, run.spec.settings)
+    return SFTTrainer(
         model=loaded.model,
         args=training_loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=limit),
         train_dataset=trained_policy.training_rows(data.train, ("prompt", "completion"), env),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
-    _check_lengths(run, trainer.train_dataset, len(data.train), limit, words)
-    training_loop.drive(run, trainer, loaded, env, data)
 
 
 def _check_lengths(run: Run, prepared: Any, rows: int, limit: int, words: str) -> None:

@@ -66,7 +66,7 @@ def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
         return launched, False
     algorithm = _algorithm(request.algorithm)
     chosen = _check_choices(request, algorithm)
-    dataset = _find_data(request, algorithm, actor)
+    dataset = find_data(request, algorithm, actor)
     audited = _check_reward(request.algorithm, base, dataset)
     frozen = {name: chosen[name] for name in ("settings", "tuning", "seed")}
     digests = {"base": base.digest, "dataset": dataset.digest, "task_set": task_set.digest}
@@ -110,7 +110,7 @@ def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict
     }
 
 
-def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor) -> Dataset:
+def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor) -> Dataset:
     """Return the dataset that was chosen, or build one, if it may be trained on. Raises Refused."""
     dataset, task_set = request.dataset, request.task_set
     if dataset is not None and request.leave_out:

@@ -14,6 +14,7 @@ from flywheel.training.models.prompt_searches import (
 from flywheel.training.models.recommendations import Recommendation
 from flywheel.training.models.rollouts import Dropped
 from flywheel.training.models.runs import Point, TrainingEvent, TrainingRun
+from flywheel.training.models.token_previews import PreviewEvent, TokenPreview
 
 __all__ = [
     "BuildEvent",
@@ -24,12 +25,14 @@ __all__ = [
     "FixDraft",
     "FixTrial",
     "Point",
+    "PreviewEvent",
     "PromptAttempt",
     "PromptProposal",
     "PromptSearch",
     "PromptSearchEvent",
     "ProposalState",
     "Recommendation",
+    "TokenPreview",
     "TrainingEvent",
     "TrainingRun",
 ]

@@ -22,10 +22,11 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.set_power import set_power
 from flywheel.evals.models import EvalRun
-from flywheel.training.launch import launch_estimate, reward_lock, run_control, validation_split
+from flywheel.training.launch import launch_estimate, preview_jobs, reward_lock, run_control, validation_split
 from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, inherited_of, lightest
-from flywheel.training.models import Dataset, Recommendation, TrainingRun
-from flywheel.training.pages import hosted_training, launch_form
+from flywheel.training.models import Dataset, Recommendation, TokenPreview, TrainingRun
+from flywheel.training.pages import launch_form
+from flywheel.training.pages.launching import hosted_training
 from flywheel.training.pages.runs import run_of
 from flywheel.trajectories.annotations.project_buckets import name_of
 
@@ -52,8 +53,12 @@ def launch_page(request: PageRequest) -> HttpResponse:
     if "like" in request.GET:
         data = launch_form.as_data(run_of(request, key(request.GET["like"]) or 0))
     form = launch_form.LaunchForm(request.project, data)
-    if request.method == "POST" and (run := _launch(request, form)):
-        address = reverse("training:run", args=[request.project.slug, run.pk])
+    made = None
+    if request.method == "POST":
+        made = _preview(request, form) if "preview" in data else _launch(request, form)
+    if made:
+        name = "run" if isinstance(made, TrainingRun) else "preview"
+        address = reverse(f"training:{name}", args=[request.project.slug, made.pk])
         return HttpResponseClientRedirect(address) if request.htmx else redirect(address)
     status = 422 if request.method == "POST" else 200
     response = answer(request, "training/launch.html", "training/_launch.html", _launch_context(request, form), status)
@@ -68,6 +73,22 @@ def _launch(request: PageRequest, form: launch_form.LaunchForm) -> TrainingRun |
         with form.refusals():
             run, _ = run_control.launch(wanted, request.actor)
             return run
+    return None
+
+
+def _preview(request: PageRequest, form: launch_form.LaunchForm) -> TokenPreview | None:
+    """A preview of the dataset that the run would have; None with everything that is wrong noted."""
+    if wanted := form.request():
+        with form.refusals():
+            made, _ = preview_jobs.preview(
+                base=wanted.base,
+                dataset=run_control.find_data(wanted, form.known, request.actor),
+                actor=request.actor,
+                task_set=wanted.task_set,
+                algorithm=wanted.algorithm,
+                settings=wanted.settings,
+            )
+            return made
     return None
 
 
@@ -121,6 +142,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "can_show": set_power(task_set, base.pk),
         "validation": _validation(form, task_set),
         "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name),
+        "can_preview": form.known.data in preview_jobs.KINDS,
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
 

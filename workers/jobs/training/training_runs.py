@@ -97,42 +97,53 @@ def train(lease: Lease) -> None:
 
 def prepare(run: TrainingRun, place: Path) -> None:
     """Write the run directory's `spec.json` and data, unless a previous owner did, and see that its base is there."""
-    assert run.base.weights is not None
-    base: dict[str, Any] = dict(_source(run.base.weights))
-    if settings := run.base.endpoint.get("chat_template_kwargs"):
-        base["chat_template_kwargs"] = settings
-    adapter = _source(run.base.adapter) if run.base.adapter else None
     if (place / "spec.json").exists():
-        _check_spec(run, place, base, adapter)
+        _check_spec(run, place)
         return
     (place / "data").mkdir(parents=True, exist_ok=True)
-    train_rows = _write(place / "data" / "train.jsonl", _dataset(run), run.dataset.rows)
-    held_out_rows = _write_tasks(place / "data" / "held_out.jsonl", named_tasks(run, Split.HELD_OUT))
-    validation_rows = _write_tasks(place / "data" / "validation.jsonl", validation_tasks(run))
-    if run.settings.get("validation_share") and not validation_rows["rows"]:
+    data = {
+        "train": write_rows(place / "data" / "train.jsonl", dataset_rows(run), run.dataset.rows),
+        "held_out": _write_tasks(place / "data" / "held_out.jsonl", named_tasks(run, Split.HELD_OUT)),
+    }
+    validation = _write_tasks(place / "data" / "validation.jsonl", validation_tasks(run))
+    if validation["rows"]:
+        data["validation"] = validation
+    elif run.settings.get("validation_share"):
         reasons = [*filter(None, map(refusal, run.task_sets)), "its train tasks come from a single source"]
         run.note(f"no validation: {reasons[0]}; the last step's weights become the version", "warning")
+    aside = place / "spec.json.aside"
+    aside.write_bytes(digests.canonical(spec_of(run, data)))
+    aside.rename(place / "spec.json")
+
+
+def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
+    """The content of `spec.json`, with references resolved. `data` names the files of rows."""
     every = max(1, min(EVERY_MOST, run.settings["steps"] // 6))
     spec = {
         "run": str(run),
         "algorithm": run.algorithm,
         "seed": run.seed,
-        "base": base,
-        "adapter": adapter,
+        **_sources(run),
         "environment": _environment(run),
         "tuning": run.tuning,
         "settings": run.settings,
         "eval": {"every": every, "limit": HELD_OUT_MOST},
         "checkpoint_every": every,
-        "data": {"train": train_rows, "held_out": held_out_rows},
+        "data": data,
     }
-    if validation_rows["rows"]:
+    if "validation" in data:
         limit = run.settings["validation_tasks"]
         spec["validation"] = {"every": run.settings["validation_every"] or every, "limit": limit}
-        spec["data"] |= {"validation": validation_rows}
-    aside = place / "spec.json.aside"
-    aside.write_bytes(digests.canonical(spec))
-    aside.rename(place / "spec.json")
+    return spec
+
+
+def _sources(run: TrainingRun) -> dict[str, Any]:
+    """The run's start: its base, and the adapter on it or None."""
+    assert run.base.weights is not None
+    base: dict[str, Any] = dict(_source(run.base.weights))
+    if settings := run.base.endpoint.get("chat_template_kwargs"):
+        base["chat_template_kwargs"] = settings
+    return {"base": base, "adapter": _source(run.base.adapter) if run.base.adapter else None}
 
 
 def _environment(run: TrainingRun) -> dict[str, Any]:
@@ -148,11 +159,11 @@ def _environment(run: TrainingRun) -> dict[str, Any]:
     return {"kind": "mixed", "config": {"environments": found, "first": first}, "verifier": {}} | agent
 
 
-def _check_spec(run: TrainingRun, place: Path, base: dict[str, Any], adapter: dict[str, str] | None) -> None:
+def _check_spec(run: TrainingRun, place: Path) -> None:
     """Refuse a directory that was left by another run of the same number, as when a database is made anew."""
     spec = json.loads((place / "spec.json").read_bytes())
     found = [spec[name] for name in ("algorithm", "seed", "settings", "tuning", "base", "adapter")]
-    wanted = [run.algorithm, run.seed, run.settings, run.tuning, base, adapter]
+    wanted = [run.algorithm, run.seed, run.settings, run.tuning, *_sources(run).values()]
     if found != wanted or spec["data"]["train"]["sha256"] != run.dataset.digest:
         raise TrainingFailed("run_directory", f"{place.name} in the runs directory holds another run; move it away")
 
@@ -162,7 +173,8 @@ def _source(artifact: Artifact) -> dict[str, str]:
     return {"path": str(artifacts.local(artifact)), "digest": checkpoints.digest_of(artifact.manifest)}
 
 
-def _dataset(run: TrainingRun) -> bytes:
+def dataset_rows(run: TrainingRun) -> bytes:
+    """The file of the rows that the run learns from. Raises TrainingFailed where it is not what it was."""
     try:
         with dataset_builder.open_rows(run.dataset) as file:
             content = file.read()
@@ -176,7 +188,7 @@ def _dataset(run: TrainingRun) -> bytes:
 def _forget_last_ask(place: Path) -> None:
     """A resumed run is not asked to stop any more, and how the last trainer ended is not how this one ends."""
     (place / "CANCEL").unlink(missing_ok=True)
-    if _result(place).get("status") != "completed":
+    if result_of(place).get("status") != "completed":
         (place / "result.json").unlink(missing_ok=True)
 
 
@@ -212,13 +224,13 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
         if lease.lost:
             raise LeaseLost(f"{run} has another owner")
         stop_orphan(place)
-        trainer = _start(run, place)
+        trainer = start(f"workers.trainers.{recipes.ALGORITHMS[run.algorithm].trainer}", place)
         try:
             lease.log(f"trainer started, process {trainer.pid}")
             _follow(lease, run, place, trainer)
         finally:
-            _end(trainer)
-        result = _result(place)
+            end(trainer)
+        result = result_of(place)
         if result.get("status") == "completed":
             return
         if result.get("status") == "cancelled" or lease.cancelled:
@@ -229,16 +241,16 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
         deaths, died_at = (deaths + 1 if run.done == died_at else 1), run.done
         how = model_process.ending(trainer.returncode)
         if deaths >= MAX_DEATHS:
-            said = f"the trainer died {deaths} times at step {run.done}, the last time {how}: {_last_words(place)}"
+            said = f"the trainer died {deaths} times at step {run.done}, the last time {how}: {last_words(place)}"
             raise TrainingFailed("trainer_died", said)
         lease.log(f"the trainer died, {how}; it resumes from its newest checkpoint", "warning")
 
 
-def _start(run: TrainingRun, place: Path) -> subprocess.Popen[bytes]:
-    name = recipes.ALGORITHMS[run.algorithm].trainer
+def start(module: str, place: Path) -> subprocess.Popen[bytes]:
+    """Start this module on a run directory, in a process that ends with this one."""
     with (place / "trainer.log").open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", f"workers.trainers.{name}", str(place), "--wait-lock", "10"],
+            [sys.executable, "-m", module, str(place), "--wait-lock", "10"],
             cwd=settings.BASE_DIR,
             stdin=subprocess.PIPE,
             stdout=output,
@@ -274,7 +286,8 @@ def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Pop
         time.sleep(POLL_S)
 
 
-def _end(trainer: subprocess.Popen[bytes]) -> None:
+def end(trainer: subprocess.Popen[bytes]) -> None:
+    """Have the process ended, if it has not by itself."""
     if trainer.poll() is None:
         os.killpg(trainer.pid, signal.SIGKILL)
     trainer.wait()
@@ -382,7 +395,8 @@ def _at(row: dict[str, Any]) -> Any:
     return parse_datetime(row["time"])
 
 
-def _result(place: Path) -> dict[str, Any]:
+def result_of(place: Path) -> dict[str, Any]:
+    """The last words of a trainer in JSON; empty where it did not come so far."""
     try:
         value = json.loads((place / "result.json").read_bytes())
         return value if isinstance(value, dict) else {}
@@ -390,17 +404,19 @@ def _result(place: Path) -> dict[str, Any]:
         return {}
 
 
-def _last_words(place: Path) -> str:
+def last_words(place: Path) -> str:
+    """The last line that a trainer wrote before it died."""
     lines = (place / "trainer.log").read_text(errors="replace").strip().splitlines()
     return lines[-1][:500] if lines else "it wrote nothing"
 
 
 def _write_tasks(path: Path, tasks: Iterable[envs.Task]) -> dict[str, Any]:
     lines = [json.dumps(task.to_json(), ensure_ascii=False) + "\n" for task in tasks]
-    return _write(path, "".join(lines).encode(), len(lines))
+    return write_rows(path, "".join(lines).encode(), len(lines))
 
 
-def _write(path: Path, content: bytes, rows: int) -> dict[str, Any]:
+def write_rows(path: Path, content: bytes, rows: int) -> dict[str, Any]:
+    """Write a file of rows, and return it as a spec names it."""
     path.write_bytes(content)
     return {"path": f"data/{path.name}", "sha256": hashlib.sha256(content).hexdigest(), "rows": rows}
 
@@ -409,7 +425,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
     """Make the trained weights a version, and queue its eval on the same held-out tasks as the baseline's."""
     kind = "adapter" if run.tuning["mode"] == "lora" else "model"
     artifact = artifacts.store(place / "final", kind)
-    base, chosen = run.base, _result(place).get("chosen")
+    base, chosen = run.base, result_of(place).get("chosen")
     of_step = "" if chosen is None else f", step {chosen}"
     with lease.guard():
         version = Version.make(

@@ -20,6 +20,8 @@ from workers.judging import attempt_verdicts
 from workers.trainers.run.run_failures import TrainingError
 
 T = TypeVar("T")
+ANY_TRAINER = ""
+"""Instead of a trainer's name, for who looks at a run directory of any algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def read(directory: Path, trainer: str) -> Spec:
     except ValueError as error:
         raise TrainingError("bad_spec", f"spec.json: is not JSON: {error}") from error
     spec = _spec(directory, value)
-    if spec.recipe.trainer != trainer:
+    if trainer not in (ANY_TRAINER, spec.recipe.trainer):
         raise _bad("algorithm", spec.algorithm, f"python -m workers.trainers.{spec.recipe.trainer} runs it")
     return spec
 

@@ -1,16 +1,26 @@
 """The policy under training: loading base, tokenizer and adapter, saving the final artifact."""
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    set_seed,
+)
 
 from flywheel.core.envs import Environment
 from flywheel.core.recipes import ELSEWHERE
@@ -28,6 +38,9 @@ _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 SMALL = 5_000_000
 """Below so many parameters one CPU thread is as quick as several, and where other work shares the cores far quicker:
 threads that wait for each other at every operation took five times as long on two busy cores."""
+
+BOUNDLESS = 2**30
+"""Tokens that are no limit: of a model whose configuration names none, where a number must stand."""
 
 
 class Policy(NamedTuple):
@@ -55,6 +68,24 @@ def load(run: Run) -> Policy:
     return Policy(model, tokenizer, _lora(spec) if spec.mode == "lora" else None)
 
 
+def weightless(spec: Spec) -> Policy:
+    """The policy's tokenizer, chat template and limits on a stand-in of a few weights: all that a trainer needs to make
+    rows into tokens, in no memory. Raises TrainingError of kind model."""
+    path = spec.base.path
+    with _refused(path):
+        known = {"local_files_only": True, "trust_remote_code": False}
+        config = AutoConfig.from_pretrained(path, **known)
+        tokenizer = AutoTokenizer.from_pretrained(path, **known)
+        ends = GenerationConfig.from_pretrained(path) if (path / "generation_config.json").exists() else config
+    room = getattr(config, "max_position_embeddings", None) or BOUNDLESS
+    small: dict[str, Any] = dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size"), 8)
+    small |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 1)
+    model = LlamaForCausalLM(LlamaConfig(max_position_embeddings=room, **small))
+    model.generation_config.eos_token_id = getattr(ends, "eos_token_id", None)
+    # An adapter spares DPO the copy of the model that it would compare with.
+    return Policy(model, _ready(spec, model, tokenizer), LoraConfig(r=1, target_modules="all-linear"))
+
+
 def encode(tokenizer: Any, prompts: Sequence[Sequence[dict[str, Any]]], tools: Sequence[Any]) -> list[list[int]]:
     """Token ids of conversations up to where the policy answers: one function for training and evaluation."""
     ids: list[list[int]] = tokenizer.apply_chat_template(
@@ -76,9 +107,9 @@ def longest(model: Any, settings: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def training_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str], env: Environment) -> Dataset:
-    """These columns of the rows, and with them the tools of each row's environment, as evals tell of them; a row from
-    elsewhere has its own."""
-    kept = [{name: row[name] for name in names} for row in rows]
+    """These columns of the rows, the place of each as `row`, and the tools of each row's environment, as evals tell of
+    them; a row from elsewhere has its own."""
+    kept = [{"row": place, **{name: row[name] for name in names}} for place, row in enumerate(rows)]
     told = [_tools_shown(row, tools_of(env, row.get("environment", ""))) for row in rows]
     if any(told):
         # As text, or Arrow gives each tool all properties.
@@ -121,7 +152,7 @@ def save_final(run: Run, model: Any, tokenizer: Any) -> dict[str, dict[str, Any]
 def _base(spec: Spec) -> tuple[Any, Any]:
     # A LoRA's base does not learn, so on a GPU it need not be kept in 32 bits.
     frozen = torch.cuda.is_available() and torch.cuda.is_bf16_supported() and spec.mode == "lora"
-    try:
+    with _refused(spec.base.path):
         tokenizer = AutoTokenizer.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
             spec.base.path,
@@ -130,10 +161,22 @@ def _base(spec: Spec) -> tuple[Any, Any]:
             use_safetensors=True,
             dtype=torch.bfloat16 if frozen else torch.float32,
         )
+    return model, _ready(spec, model, tokenizer)
+
+
+@contextlib.contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """Turn what the libraries raise while they load something into an error of the model."""
+    try:
+        yield
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, ImportError) as error:
-        raise TrainingError("model", f"{spec.base.path} does not load: {error}") from error
+        raise TrainingError("model", f"{path} does not load: {error}") from error
     except Exception as error:  # safetensors raises a class of its own for a damaged file
-        raise TrainingError("model", f"{spec.base.path} does not load: {type(error).__name__}: {error}") from error
+        raise TrainingError("model", f"{path} does not load: {type(error).__name__}: {error}") from error
+
+
+def _ready(spec: Spec, model: Any, tokenizer: Any) -> Any:
+    """The tokenizer as training wants it. Raises TrainingError."""
     if not tokenizer.chat_template:
         raise TrainingError("model", f"{spec.base.path}: its tokenizer has no chat template, and prompts are chats")
     if not ends_of(model, tokenizer):
@@ -142,7 +185,7 @@ def _base(spec: Spec) -> tuple[Any, Any]:
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model, templated(tokenizer, spec.base.chat_template_kwargs)
+    return templated(tokenizer, spec.base.chat_template_kwargs)
 
 
 def _with_adapter(run: Run, model: Any, source: Source, *, is_trainable: bool) -> Any:
