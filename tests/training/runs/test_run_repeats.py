@@ -56,11 +56,11 @@ def test_a_setting_that_came_later_stays_away(room: Room) -> None:
 
 def test_a_setting_that_went_is_named(room: Room) -> None:
     run = finished(room)
-    run.settings["patience"] = 3
+    run.settings["verbosity"] = 3
     run.save()
     with pytest.raises(Refused, match="is no setting of SFT") as refused:
         again(room, run)
-    assert refused.value.field == "settings.patience"
+    assert refused.value.field == "settings.verbosity"
 
 
 def test_a_key_repeats_once(room: Room) -> None:

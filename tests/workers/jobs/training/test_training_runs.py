@@ -396,4 +396,4 @@ def test_a_run_with_validation_gives_the_best_weights_and_says_which(worker: Wor
     assert run.produced is not None
     assert run.produced.note == f"SFT, run {run}, step {run.chosen_step}"
     assert f"the weights of step {run.chosen_step} did best on validation" in log_of(run)
-    assert "more aside for validation" in log_of(run)
+    assert "4 rows, 2 aside for validation" in log_of(run)
