@@ -359,6 +359,13 @@ window.Flywheel = (() => {
     if (target.matches(reached)) target.focus();
   });
 
+  // ── What was unfolded stays so when its part of the page comes anew ─────────────────────────────────────────
+
+  const unfolded = new Set();
+  document.addEventListener("htmx:beforeSwap", () => {
+    for (const fold of all("details[id]")) unfolded[fold.open ? "add" : "delete"](fold.id);
+  });
+
   // ── The rail's counts, where a part of the page that came anew knows better ──────────────────────────────────
 
   function tellRail(root) {
@@ -399,6 +406,7 @@ window.Flywheel = (() => {
     countTicks();
     follow(root);
     reach(root);
+    for (const fold of all("details[id]", root)) fold.open ||= unfolded.has(fold.id);
     showPanels();
   });
   setInterval(() => tellTimes(document), 30_000);

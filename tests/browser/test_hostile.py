@@ -46,6 +46,7 @@ NO_PAGE = {
     "readyz": "no page, and not ready: there is no worker",
     "training:dataset_rows": "a file, and this dataset has none",
     "training:dataset_format": "a file, and this dataset has none",
+    "training:run_file": "a file, and this run has none",
     "training:provider_file": "a file of a version and a task set that its query names",
     "trajectories:download": "a file of a step, asked for below",
 }

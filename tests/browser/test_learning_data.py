@@ -84,7 +84,7 @@ def test_a_judge_is_written_tried_and_saved(
     page.fill("[name=p0-model]", "rule")
     page.fill("[name=p0-canaries]", "I have booked it <b>for everybody</b>.")
     tab.click("Try")
-    expect(page.locator("#trial")).to_contain_text("waits for a worker")
+    expect(page.locator("#trial")).to_contain_text("waiting for a worker")
     carry_out(Trial)
     trial = page.locator("#trial")
     expect(trial).to_contain_text("nothing is saved")

@@ -37,7 +37,7 @@ def test_failures_are_clustered_looked_at_and_labelled_by_keys(
     tab.open("/p/acme/failures/similar/")
     tab.press("c")
     page.wait_for_url(re.compile(r"/similar/\d+/$"))
-    expect(page.locator("#live")).to_contain_text("waits for a worker")
+    expect(page.locator("#live")).to_contain_text("waiting for a worker")
     job = Clustering.objects.get()
     work(job)
     expect(page.locator("h1")).to_have_text("2 clusters of 14 failures")  # the page loads itself anew

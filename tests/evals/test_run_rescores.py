@@ -62,7 +62,7 @@ def test_the_run_page_offers_other_verifiers_and_shows_what_they_changed(
         answer = client.post(reverse("evals:start_rescore", args=[slug, run.pk]), data)
     job = Rescore.objects.get()
     assert answer["location"] == reverse("evals:rescore", args=[slug, job.pk])
-    assert "waits for a worker" in client.get(answer["location"]).content.decode()
+    assert "waiting for a worker" in client.get(answer["location"]).content.decode()
     carry_out(job)
     text = client.get(answer["location"]).content.decode()
     assert "Pass → fail" in text

@@ -6,6 +6,7 @@ device: the ids of a batch of one, and which of them count in the loss. The resu
 """
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -275,4 +276,5 @@ class Vocabulary:
 
 
 if __name__ == "__main__":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a stand-in of a few weights is no reason to disturb who trains there
     raise SystemExit(main(ANY_TRAINER, look))

@@ -20,7 +20,9 @@ def train(run: Run) -> None:
     good, bad = ([row for row in data.train if row["label"] is label] for label in (True, False))
     if not good or not bad:
         missing = "bad" if good else "good"
-        raise TrainingError("data", f"no answer is called {missing}: KTO needs good and bad ones; add {missing} ones")
+        aside = f" among those left after {data.set_aside} were kept to validate on" if data.set_aside else ""
+        how = f"add {missing} ones" + (", lower validation_share or take another seed" if aside else "")
+        raise TrainingError("data", f"no answer is called {missing}{aside}: KTO needs good and bad ones; {how}")
     with model_process.loading():
         from trl.trainer.kto_config import KTOConfig
         from trl.trainer.kto_trainer import KTOTrainer
@@ -53,6 +55,8 @@ def train(run: Run) -> None:
         peft_config=loaded.lora,
     )
     _check_lengths(run, trainer.train_dataset, len(data.train), limit, words)
+    # Rows that TRL left out leave a short last batch, and the KL of a single row would be its own answer's.
+    trainer.args.dataloader_drop_last = len(trainer.train_dataset) >= arguments.per_device_train_batch_size
     training_loop.drive(run, trainer, loaded, env, data)
 
 
@@ -77,6 +81,8 @@ def _check_lengths(run: Run, prepared: Any, rows: int, limit: int, words: str) -
     lengths = {place: len(prompt) + len(completion) for place, prompt, completion in zip(*columns, strict=True)}
     if not lengths:
         raise TrainingError("data", f"every prompt alone reaches {words}: nothing is left to learn")
+    if len(set(prepared["label"])) < 2:
+        raise TrainingError("data", f"only one kind of answer is left: the prompts of the others alone reach {words}")
     if len(lengths) < rows:
         run.warn(f"{rows - len(lengths)} of {rows} rows are left out: their prompt alone reaches {words}")
     if cut := sum(length > limit for length in lengths.values()):

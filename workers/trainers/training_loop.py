@@ -121,6 +121,11 @@ def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) 
     engine = LiveEngine(trainer.model, policy.tokenizer, spec.settings["eval_batch_size"])
     held_out = HeldOut(run, env, data.held_out, engine)
     validation = ProgressEval(run, env, data.validation, engine, event="validation", limit=spec.validation_limit)
+    if spec.validation is not None and not data.validation:
+        run.warn(
+            "no validation: other rows give away every task that was kept for it; the last step's weights become the "
+            "version"
+        )
     resumed = _resume_from(run)
     best = BestWeights(run, trainer.model, until=resumed.step if resumed else 0)
     run.event(
@@ -172,7 +177,7 @@ def _end(run: Run, model: Any, tokenizer: Any, recorder: "Recorder") -> None:
         return
     chosen = best.restore()
     files = save_final(run, model, tokenizer)
-    ended = {"early": best.is_over} | ({"chosen": chosen} if chosen is not None else {})
+    ended = {"early": run.step < run.spec.settings["steps"]} | ({"chosen": chosen} if chosen is not None else {})
     run.event("training_end", status="completed", step=run.step, seconds=run.seconds, **ended)
     run.write_result(
         status="completed",

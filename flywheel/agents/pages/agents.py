@@ -32,8 +32,7 @@ def index(request: PageRequest) -> HttpResponse:
     charted = found[:CHARTED]
     context = {
         "agents": [
-            {"agent": one, "eval": _newest_evals(one).get(one.live_id) if one in charted and one.live_id else None}
-            for one in found
+            {"agent": one, "eval": _newest_evals(one).get(one.live_id) if one.live_id else None} for one in found
         ],
         "charts": [chart for one in charted if (chart := held_out_chart(one, title=one.name))],
     }

@@ -98,8 +98,8 @@ _ROWS = [
     Setting("eval_batch_size", int, 128, "Held-out tasks answered at once.", min=1, max=4096),
     Setting(
         "validation_share", float, 0.0,
-        "Share of the training sources that is kept out of training and asked on the way: by it the best weights and "
-        "an early end are chosen, so that held-out tasks only measure.",
+        "Share of the training sources that is kept out of training and evaluated during it. By it the best weights "
+        "and an early end are chosen, so that held-out tasks only measure.",
         min=0.0, max=0.5, shown=True,
     ),
     Setting(

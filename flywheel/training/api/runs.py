@@ -124,7 +124,8 @@ class TrainingPointOut(Schema):
     at: datetime
     values: Any
     """For `step`, numbers by metric; for `eval` and `validation`, `success`, `score`, `n`, `unscored`, `parts` (mean of
-    each part of the verdict), `tokens` (of an answer), `slices` and `seconds`; for `samples`, a list."""
+    each part of the verdict), `tokens` (of an answer), `slices` and `seconds`, of the first environment where the run
+    has several: the others are under `environments`, and `overall` is the mean score of all. For `samples`, a list."""
 
 
 class TrainingEventOut(Schema):

@@ -152,8 +152,12 @@ def _validation(form: launch_form.LaunchForm, task_set: TaskSet) -> dict[str, An
     share = form.settings_now.get("validation_share")
     if not share:
         return None
-    kept = validation_split.choose_tasks(task_set, share, number(form["seed"].data or "") or 0)
-    return {"tasks": len(kept), "problem": validation_split.refusal(task_set)}
+    dataset, seed = form.cleaned_data.get("dataset"), number(form["seed"].data or "") or 0
+    sets = (dataset.task_sets if dataset else []) or [task_set]
+    reasons = {each: validation_split.refusal(each) for each in sets}
+    kept = sum(len(validation_split.choose_tasks(each, share, seed)) for each in sets if not reasons[each])
+    problems = [*filter(None, reasons.values()), "its train tasks come from a single source"]
+    return {"tasks": kept, "problem": "" if kept else problems[0]}
 
 
 def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:

@@ -78,7 +78,7 @@ PICTURES = [
         "explained",
         "Explained variance",
         {"explained_variance": "rewards"},
-        axis="share of 1",
+        axis="explained variance",
         note="of the rewards, before the step: 1 is all, 0 none",
     ),
     Picture("loss", "Loss", {"loss": "loss"}, axis="loss"),
@@ -148,7 +148,7 @@ def held_out(run: TrainingRun) -> dict[str, Any] | None:
 def _validation(points: Steps) -> dict[str, Any]:
     """The mean score on the tasks that the best weights are chosen by."""
     asked = max(int(values["n"]) for _, values in points)
-    scores = [_percent(values.get("score")) for _, values in points]
+    scores = [_percent(values.get("overall", values.get("score"))) for _, values in points]
     name = f"validation score ({asked} tasks)"
     return {"name": name, "role": "plain", "x": [step for step, _ in points], "y": scores}
 

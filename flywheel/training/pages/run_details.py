@@ -61,7 +61,8 @@ def _falling(measured: list[tuple[int, float]]) -> list[str]:
 def _no_better(run: TrainingRun) -> list[str]:
     """A finished run whose validation never rose above what the policy could before its first step."""
     points = run.points.filter(kind=Point.Kind.VALIDATION).order_by("step")
-    scores = {point.step: point.values["score"] for point in points if point.values["score"] is not None}
+    told = {point.step: point.values.get("overall", point.values["score"]) for point in points}
+    scores = {step: score for step, score in told.items() if score is not None}
     start, later = scores.get(0), [score for step, score in scores.items() if step]
     if start is None or not later or not run.is_finished or max(later) > start:
         return []
@@ -107,8 +108,8 @@ def samples(run: TrainingRun, chosen: str = "") -> dict[str, Any]:
     """Rollouts of the same held-out tasks at several steps, side by side: `{steps, rows, turned, counts, chosen}`.
 
     `turned` are rows of tasks that the last of these steps answers otherwise than the first, those it broke first.
-    `rows` are those that are chosen, one of `counts` ("fixed", "broken", "same", "all"), or the first few, turned ones
-    before the others.
+    `rows` are those that are chosen, one of `counts` ("fixed", "broken", "others", "all"), or the first few, turned
+    ones before the others.
     """
     found = list(run.points.filter(kind=Point.Kind.SAMPLES).order_by("step").values_list("step", flat=True))
     if not found:
@@ -139,8 +140,8 @@ def samples(run: TrainingRun, chosen: str = "") -> dict[str, Any]:
     broken = [row for row, before, after in ends if before and after is False]
     fixed = [row for row, before, after in ends if before is False and after]
     turned = broken + fixed
-    same = [row for row in rows if row not in turned]
-    groups = {"fixed": fixed, "broken": broken, "same": same, "all": turned + same}
+    others = [row for row in rows if row not in turned]
+    groups = {"fixed": fixed, "broken": broken, "others": others, "all": turned + others}
     return {
         "steps": steps,
         "rows": groups.get(chosen, groups["all"][:SAMPLED_SHOWN]),

@@ -1,8 +1,9 @@
 """Several training runs side by side: what they were given, what they measured on the way, and what came of them.
 
 Curves are put over one another only where they measure the same. A run's own evaluations are greedy and on some of the
-held-out tasks, so two runs share a chart if these tasks are of one set and equally many; the loss is of one algorithm
-on one dataset; the reward is of one task set, by one verifier with the same penalties.
+held-out tasks, so two runs share a chart if these tasks are of one set and equally many, with answers of the same most
+tokens; the loss is of one algorithm on one dataset with the same weights; the reward is of one task set, with the same
+penalties, of attempts that are drawn in the same way.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -39,7 +40,8 @@ class Side:
 
     @property
     def measure(self) -> Hashable:
-        return self.run.task_sets[0].pk, self.tasks
+        longest = self.run.settings.get("max_completion_length")
+        return self.run.task_sets[0].pk, self.tasks, self.run.dataset.is_placed, longest
 
     @property
     def start(self) -> float | None:
@@ -80,7 +82,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Runs whose own evaluations can be compared: of the same set, and of equally many tasks."""
+    """Runs whose own evaluations can be compared: of the same set, equally many tasks, answers equally long."""
 
     sides: Sequence[Side]
     threshold: float | None
@@ -150,13 +152,15 @@ def measures(sides: Iterable[Side], threshold: float | None = None) -> list[Meas
 
 def loss_group(side: Side) -> Hashable:
     """Runs of one group minimise the same."""
-    return side.run.algorithm, side.run.dataset.digest
+    weighed = ("beta", "preference_loss", "desirable_weight", "undesirable_weight", "max_length", "validation_share")
+    return side.run.algorithm, side.run.dataset.digest, *map(side.run.settings.get, weighed)
 
 
 def reward_group(side: Side) -> Hashable:
-    """Runs of one group are rewarded for the same."""
-    penalties = (side.run.settings.get(name) for name in ("unsafe_penalty", "invalid_penalty"))
-    return (tuple(task_set.pk for task_set in side.run.task_sets), *penalties)
+    """Runs of one group are rewarded for the same attempts at the same tasks."""
+    drawn = ("temperature", "top_p", "top_k", "max_completion_length", "dynamic_sampling", "validation_share")
+    own = map(side.run.settings.get, ("unsafe_penalty", "invalid_penalty", *drawn))
+    return (tuple(task_set.pk for task_set in side.run.task_sets), side.run.dataset.digest, *own)
 
 
 def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:

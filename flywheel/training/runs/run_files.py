@@ -9,6 +9,7 @@ loaded, and the held-out tasks.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from flywheel.agents.models import Artifact
 from flywheel.edge.refusals import Missing
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
+from flywheel.system.sql import give_back
 from flywheel.training.models import Point, TrainingRun
 
 OUTPUT = "trainer.log"
@@ -93,6 +95,7 @@ def download(request: HttpRequest, run: TrainingRun, name: str, actor: Actor) ->
         for task_set in run.task_sets:
             ledger.opened(task_set=task_set, kind=Opening.Kind.EXPORT, subject=run, actor=actor)
     filename = f"{run}-{name.replace('/', '-')}"
+    give_back()  # a download may be slow, and there are more threads than connections
     return FileResponse(
         content, as_attachment=True, filename=filename, content_type="application/octet-stream", headers={"ETag": etag}
     )
@@ -113,7 +116,9 @@ def output_tail(run: TrainingRun) -> str:
         start = max(0, output_size(run) - TAIL)
         file.seek(start)
         text = file.read(TAIL).decode(errors="replace")
-    lines = text.split("\n")[1 if start else 0 :]
+    if start:
+        text = re.split(r"[\r\n]", text, maxsplit=1)[-1]
+    lines = text.split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines[-TAIL_LINES:]).strip("\n")
 
 
@@ -162,7 +167,12 @@ def _records(run: TrainingRun) -> Iterator[RunFile]:
             continue
         size = path.stat().st_size
         is_hashed = run.is_finished and size <= HASHED_MOST
-        yield RunFile(name, about, size, hashlib.sha256(path.read_bytes()).hexdigest() if is_hashed else "", path)
+        yield RunFile(name, about, size, _sha256(path) if is_hashed else "", path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _record(run: TrainingRun, name: str) -> Path | None:
@@ -172,4 +182,10 @@ def _record(run: TrainingRun, name: str) -> Path | None:
 
 def _is_its_own(run: TrainingRun) -> bool:
     """Whether the directory of its name is this run's: a database that began anew may find one of before."""
-    return run.started_at is not None and run.error_kind != "run_directory"
+    try:
+        spec = json.loads((run.directory / "spec.json").read_bytes())
+        found = [spec[name] for name in ("algorithm", "seed", "settings", "tuning")]
+        rows = spec["data"]["train"]["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return [*found, rows] == [run.algorithm, run.seed, run.settings, run.tuning, run.dataset.digest]

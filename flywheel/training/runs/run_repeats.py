@@ -29,7 +29,7 @@ class Repeat:
 
 
 def repeats_of(run: TrainingRun) -> list[Repeat]:
-    """The project's other runs of the same spec, the oldest first."""
+    """The project's other runs of the same spec, the oldest six first."""
     same = TrainingRun.objects.filter(project=run.project_id, spec_digest=run.spec_digest).exclude(pk=run.pk)
     rows = same.select_related("produced__weights", "produced__adapter").order_by("pk")[:SHOWN]
     return [Repeat(each, each.pk < run.pk, _has_same_weights(run.trained, each.trained)) for each in rows]

@@ -293,7 +293,7 @@ def test_a_builder_makes_an_environment_and_its_tasks_by_clicks(cast: Cast, sign
     job = Generation.objects.get()
     assert (job.count, job.seed, job.options) == (5, 3, {"low": 0.0, "high": 0.0, "begun": 0.5})
     live = reverse("environments:generation_live", args=["acme", job.pk])
-    assert "waits for a worker" in client.get(live).content.decode()
+    assert "waiting for a worker" in client.get(live).content.decode()
     wrong = client.post(url, wanted | {"count": "0", "key": str(uuid.uuid4())})
     assert wrong.status_code == 422
     assert "greater than or equal to 1" in wrong.content.decode()

@@ -118,7 +118,7 @@ def test_a_waiting_run_is_polled_and_the_end_loads_the_page_anew(build: Build, c
     client = sign_in(cast.builder)
     text = page_of(client.get(page(run)))
     assert 'hx-trigger="every 2s"' in text
-    assert "waits for a worker" in text
+    assert "waiting for a worker" in text
     assert "Stop" in text
     lease = claim(run)
     EvalRun.objects.filter(pk=run.pk).update(done=4)

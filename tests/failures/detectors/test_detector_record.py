@@ -78,4 +78,4 @@ def test_the_desk_shows_the_record_beside_each_proposal(
     row = build.trajectory(answer=BROKEN)
     detect_waiting()
     page = page_of(sign_in(cast.reviewer).get(f"/p/acme/failures/review/{row.trace_id}/"))
-    assert "broken_output, right 1 of 2 times" in page
+    assert "A call that cannot be read as one, right 1 of 2 times" in page

@@ -12,6 +12,7 @@ from flywheel.edge.jobs import State
 from flywheel.training.models import TrainingRun
 from tests.training.api.test_runs import Keys, call
 from tests.training.conftest import NOON, Room
+from tests.training.runs.test_run_files import spec_of
 
 __all__ = ["call"]
 pytestmark = pytest.mark.django_db
@@ -69,12 +70,13 @@ def test_files_are_listed_and_downloaded(
     assert call("get", f"training-runs/{run.pk}/files") == []
     TrainingRun.objects.filter(pk=run.pk).update(state=State.FAILED, started_at=NOON)
     run.directory.mkdir()
-    (run.directory / "spec.json").write_text("{}")
+    content = spec_of(run)
+    (run.directory / "spec.json").write_text(content)
     (listed,) = call("get", f"training-runs/{run.pk}/files")
-    assert (listed["name"], listed["size"]) == ("spec.json", 2)
+    assert (listed["name"], listed["size"]) == ("spec.json", len(content))
     address = f"/api/v1/training-runs/{run.pk}/files/"
     response = client.get(f"{address}spec.json", headers=key("read"))
-    assert b"".join(response) == b"{}"
+    assert b"".join(response) == content.encode()
     assert response["ETag"] == f'"{listed["sha256"]}"'
     known = {**key("read"), "If-None-Match": response["ETag"]}
     assert client.get(f"{address}spec.json", headers=known).status_code == 304

@@ -35,7 +35,7 @@ def address(room: Room, name: str, *values: Any) -> str:
 
 def made(client: Client, answer: Any) -> str:
     """The page of the dataset, to which its build's page leads when it is built."""
-    assert "waits for a worker" in client.get(answer["Location"]).content.decode()
+    assert "waiting for a worker" in client.get(answer["Location"]).content.decode()
     built(DatasetBuild.objects.latest("pk"))
     return client.get(answer["Location"], follow=True).content.decode()
 

@@ -99,6 +99,14 @@ def test_validation_and_the_step_whose_weights_were_kept_are_drawn(room: Room) -
     assert spec["marks"] == [{"x": 10, "label": "weights kept"}]
 
 
+def test_validation_of_several_environments_is_drawn_by_the_mean_of_all(room: Room) -> None:
+    run = room.launch()
+    room.asked(run, {0: 0.25})
+    values = {"success": 0.9, "score": 0.9, "overall": 0.3, "n": 12}
+    Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=0, at=NOON, values=values)
+    assert drawn(run)["Held-out success"]["series"][-1]["y"] == [30.0]
+
+
 @pytest.mark.parametrize(("best", "is_told"), [(0.4, True), (0.6, False)])
 def test_validation_that_never_rose_is_an_alert_at_the_end(room: Room, best: float, is_told: bool) -> None:
     run = room.launch()
@@ -176,9 +184,9 @@ def test_tasks_that_turned_come_first_and_of_those_the_broken_ones(room: Room) -
     found = run_details.samples(run)
     assert [row["task"] for row in found["turned"]] == ["t-2", "t-1"]
     assert [row["task"] for row in found["rows"]] == ["t-2", "t-1", "t-3", "t-4"]
-    assert found["counts"] == {"fixed": 1, "broken": 1, "same": 2, "all": 4}
+    assert found["counts"] == {"fixed": 1, "broken": 1, "others": 2, "all": 4}
     shown = {name: [row["task"] for row in run_details.samples(run, name)["rows"]] for name in found["counts"]}
-    assert shown == {"fixed": ["t-1"], "broken": ["t-2"], "same": ["t-3", "t-4"], "all": ["t-2", "t-1", "t-3", "t-4"]}
+    assert shown == {"fixed": ["t-1"], "broken": ["t-2"], "others": ["t-3", "t-4"], "all": ["t-2", "t-1", "t-3", "t-4"]}
 
 
 def test_a_few_sampled_tasks_are_shown_until_all_are_asked_for(room: Room) -> None:

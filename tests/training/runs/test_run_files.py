@@ -33,12 +33,18 @@ def run(room: Room, settings: Any, tmp_path: Path) -> TrainingRun:
     run = room.launch()
     TrainingRun.objects.filter(pk=run.pk).update(state=State.FAILED, started_at=NOON, finished_at=NOON)
     run.refresh_from_db()
-    write(run, "spec.json", "{}")
+    write(run, "spec.json", spec_of(run))
     write(run, "events.jsonl", '{"event": "step"}\n')
     write(run, "trainer.log", "loading\n")
     write(run, "checkpoint.key", "secret")
     write(run, "data/held_out.jsonl", "held out")
     return run
+
+
+def spec_of(run: TrainingRun, **fields: Any) -> str:
+    """A `spec.json` as far as it says whose directory it is."""
+    about = {name: getattr(run, name) for name in ("algorithm", "seed", "settings", "tuning")}
+    return json.dumps({**about, "data": {"train": {"sha256": run.dataset.digest}}, **fields})
 
 
 def write(run: TrainingRun, name: str, content: str) -> str:
@@ -89,7 +95,7 @@ def test_the_list_has_what_a_person_wants_and_no_secrets(room: Room, run: Traini
     ]
     files = {file.name: file for file in run_files.files_of(run)}
     assert files["final/config.json"].sha256 == artifact.manifest["config.json"]["sha256"]
-    assert files["spec.json"].sha256 == hashlib.sha256(b"{}").hexdigest()
+    assert files["spec.json"].sha256 == hashlib.sha256(spec_of(run).encode()).hexdigest()
     assert files["checkpoints/step-20/model.safetensors"].about == "checkpoint of step 20"
 
 
@@ -99,11 +105,12 @@ def test_a_file_that_grows_has_no_digest_yet(run: TrainingRun) -> None:
 
 
 def test_a_directory_of_another_run_is_not_shown(run: TrainingRun) -> None:
-    run.error_kind = "run_directory"
-    assert names(run) == []
-    run.error_kind, run.started_at = "", None
+    """Of a database that was made anew beside the old files, whatever became of the run so far."""
+    write(run, "spec.json", spec_of(run, seed=run.seed + 1))
     assert names(run) == []
     assert run_files.output_tail(run) == ""
+    (run.directory / "spec.json").unlink()
+    assert names(run) == []
 
 
 def test_no_link_and_no_name_leads_out_of_the_directory(run: TrainingRun, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_large_file_waits_for_a_worker_who_imports_it(cast: Cast, sign_in: Sig
     assert not Batch.objects.exists()
     waiting = client.get(page).content.decode()
     assert "runs.jsonl" in waiting
-    assert "waits for a worker" in waiting
+    assert "waiting for a worker" in waiting
     job = work(Import.objects.get())
     assert (job.state, job.done, job.total) == (State.SUCCEEDED, len(FILE), len(FILE))
     assert job.report == {"trajectories": LINES, "formats": {"openai": LINES}, "notes": 0}

@@ -364,7 +364,7 @@ def test_the_ticked_rows_or_all_that_match(cast: Cast, rows: list[Trajectory], s
     assert f'name="id" value="{rows[1].trace_id}" form="bulk"' in content
     some = {"q": "outcome:failed", "id": [rows[1].trace_id, rows[3].trace_id], "tags": "vip, new"}
     page = start(client, "tag", **some)["Location"]
-    assert "waits for a worker" in client.get(page).content.decode()
+    assert "waiting for a worker" in client.get(page).content.decode()
     job = work(Bulk.objects.get())
     assert tagged() == {rows[1].trace_id, rows[3].trace_id}
     over = client.get(page).content.decode()

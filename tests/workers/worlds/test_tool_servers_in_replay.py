@@ -315,7 +315,7 @@ def test_it_is_edited_tried_and_frozen_on_its_page(
     assert "Functions, in Python" in page_of(client.get(f"{world}?by=python"))
     sent = {"base_url": shop[1], "protocol": "http", "resets": "on"}
     trying = {**sent, "seed": "0", "tool": "get_order", "arguments": json.dumps(ORDER)}
-    assert "waits for a worker" in page_of(client.post(reverse("environments:try_world", args=[slug]), trying))
+    assert "waiting for a worker" in page_of(client.post(reverse("environments:try_world", args=[slug]), trying))
     work()
     trial = WorldTrial.objects.get()
     assert (trial.report["answer"], trial.report["is_same"]) == ("Order 1003 is open.", True)

@@ -365,7 +365,7 @@ def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
 
 
 def _measured(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("success", "score", "n", "unscored", "parts", "tokens", "slices", "seconds", "environments")
+    names = ("success", "score", "n", "unscored", "parts", "tokens", "slices", "seconds", "environments", "overall")
     return {name: row[name] for name in names if name in row}
 
 
@@ -454,7 +454,8 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
         lease.log(f"made {version}; its evaluation is eval {evaluation.pk}")
     _evaluate_others(lease, run, version)
     lease.finish(State.SUCCEEDED)
-    shutil.rmtree(place / "work", ignore_errors=True)
+    for name in ("work", "best"):
+        shutil.rmtree(place / name, ignore_errors=True)
 
 
 def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:

@@ -185,10 +185,11 @@ class ProgressEval:
                     reason = f"not one {ASKED[self.event]} task{where} could be scored: {verdicts[0].reason}"
                     raise TrainingError("verifier", reason)
         first, *others = figures
-        beside = {"environments": {name: figures[name] for name in others}} if others else {}
-        self.run.event(self.event, step=step, **figures[first], **beside, seconds=round(time.monotonic() - began, 3))
         scores = [verdict.score for *_, verdicts in attempts for verdict in verdicts if verdict.score is not None]
-        return fmean(scores) if scores else None
+        overall = fmean(scores) if scores else None
+        beside = {"environments": {name: figures[name] for name in others}, "overall": overall} if others else {}
+        self.run.event(self.event, step=step, **figures[first], **beside, seconds=round(time.monotonic() - began, 3))
+        return overall
 
     def _attempts(self, env: Environment, tasks: Sequence[Task]) -> tuple[list[Rollout], list[Verdict]]:
         if asks_others(env):

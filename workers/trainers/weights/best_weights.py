@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from workers.trainers.run import checkpoints
@@ -35,7 +36,9 @@ class BestWeights:
         self.best = max(((step, score) for step, score in self._scores.items() if step), key=_rank, default=None)
         """Step and score of the best validation after the first step; None before there is one."""
         if kept := _kept(run.path):
-            self.best = (kept[-1], told[kept[-1]])
+            self.best = (kept[-1], _score_of(run.path / PLACE / f"step-{kept[-1]}"))
+        elif self._keeps:
+            self.best = None  # nothing is kept to choose from, so the next best is the best
 
     @property
     def is_over(self) -> bool:
@@ -52,7 +55,7 @@ class BestWeights:
         self._scores[step] = score
         if step and (self.best is None or score > self.best[1]):
             if self._keeps:
-                self._keep(step)
+                self._keep(step, score)
             self.best = (step, score)
 
     def restore(self) -> int | None:
@@ -69,12 +72,12 @@ class BestWeights:
         """Remove the kept weights: the run has ended, and what it gives holds them."""
         shutil.rmtree(self.run.path / PLACE, ignore_errors=True)
 
-    def _keep(self, step: int) -> None:
+    def _keep(self, step: int, score: float) -> None:
         aside = self.run.work / PLACE
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         weights = {name: weight.detach().contiguous().cpu() for name, weight in _learning(self.model)}
-        save_file(weights, aside / WEIGHTS)
+        save_file(weights, aside / WEIGHTS, metadata={"score": repr(score)})
         (self.run.path / PLACE).mkdir(exist_ok=True)
         checkpoints.move(aside, self.run.path / PLACE / f"step-{step}")
         for other in _kept(self.run.path):
@@ -85,6 +88,12 @@ class BestWeights:
 def _learning(model: Any) -> Iterator[tuple[str, Any]]:
     """The weights that learn, by name; all others are the base's."""
     return ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+
+
+def _score_of(kept: Path) -> float:
+    """The score that the kept weights themselves had: a step that comes again may be told another, on a GPU."""
+    with safe_open(kept / WEIGHTS, "pt") as file:
+        return float(file.metadata()["score"])
 
 
 def _rank(choice: tuple[int, float]) -> tuple[float, int]:
@@ -101,5 +110,5 @@ def _kept(run: Path) -> list[int]:
 def _validation_scores(events: Path) -> dict[int, float]:
     """Scores by step, as the run's events tell of them; of a step that came again the last."""
     rows = [json.loads(line) for line in events.read_bytes().splitlines() if b'"validation"' in line]
-    told = [row for row in rows if row["event"] == "validation" and row["score"] is not None]
-    return {row["step"]: row["score"] for row in told}
+    told = {row["step"]: row.get("overall", row["score"]) for row in rows if row["event"] == "validation"}
+    return {step: score for step, score in told.items() if score is not None}

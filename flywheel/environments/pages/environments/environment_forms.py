@@ -125,6 +125,7 @@ class EnvironmentForm(WeightsMixin, NewForm):
         super().__init__(*args, **kwargs)
         rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
         self.fields["version"].queryset = rows  # type: ignore[attr-defined]
+        self.has_versions = rows.exists()
 
 
 class ReplayForm(FunctionsForm, NewForm):
@@ -211,14 +212,20 @@ class ReplayForm(FunctionsForm, NewForm):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings but the tools; none for what is the kind's own way."""
+        """The settings but the tools; none for what is the kind's own way, nor for what counts only with another choice
+        than the one that was made: such a field is not shown."""
         chosen = {name: self.cleaned_data[name] for name in ("judged", "user", "script", "unknown")}
+        if chosen["judged"] != "end":
+            chosen |= {"user": "", "unknown": ""}
+        if chosen["user"] != "script":
+            chosen["script"] = []
         kept = {name: value for name, value in chosen.items() if value and value not in ("replay", "error")}
-        if (model := self.cleaned_data["simulator_model"]) or chosen["unknown"] == "model":
+        if chosen["unknown"] == "model":
+            model = self.cleaned_data["simulator_model"]
             kept["simulator"] = {"endpoint": self.cleaned_data["simulator_endpoint"] or "upstream", "model": model}
-        if self.cleaned_data["server_base_url"] or chosen["unknown"] == "server":
+        if chosen["unknown"] == "server":
             kept["server"] = self._server
-        return kept | super().config if self.cleaned_data["source"].strip() else kept
+        return kept | super().config if chosen["unknown"] == "python" and self.cleaned_data["source"].strip() else kept
 
     @property
     def _server(self) -> dict[str, Any]:

@@ -124,9 +124,9 @@ def create(request: PageRequest) -> HttpResponse:
     may_attach = Permission.ADMIN in request.permissions
     kinds = [(each, found) for each, found in KINDS.items() if may_attach or not found.is_external]
     context: dict[str, Any] = {"form": form, "kind": kind, "chosen": name, "kinds": kinds}
-    if isinstance(form, EnvironmentForm):
+    if isinstance(form, EnvironmentForm) and not form.has_versions:
         sent = request.project.trajectories.filter(source=Source.PRODUCTION, agent__isnull=False)
-        context["traffic_of"] = sent.order_by("-pk").values_list("agent__name", flat=True).first()
+        context["traffic_of"] = sent.order_by("-started_at", "-id").values_list("agent__name", flat=True).first()
     if isinstance(form, DraftForm):
         context["tools"] = form.tool_lines
     if isinstance(form, WorldForm | ReplayForm | NewServerForm):

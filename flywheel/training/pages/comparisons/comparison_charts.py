@@ -18,7 +18,7 @@ def held_out(measure: Measure) -> dict[str, Any]:
     first = measure.sides[0].run
     note = f"{first.task_sets[0]}, greedy, {measure.tasks} tasks"
     if measure.tasks:
-        note += f": one is {100 / measure.tasks:.1f} points"
+        note += f"; one task is {100 / measure.tasks:.1f} points"
     if len(measure.sides) == 1:  # a chart of one line has no legend
         note = f"{first}, {note}"
     return {

@@ -45,7 +45,7 @@ def compare(request: PageRequest) -> HttpResponse:
     others = TrainingRun.objects.filter(project=request.project).exclude(pk__in=chosen).select_related("base__agent")
     differing, equal = compared_runs.given_rows(sides) if sides else ({}, {})
     context = {
-        "columns": [_column(side, groups, chosen) for side in sides],
+        "columns": [_column(side, groups, chosen, request.GET.get("success", "")) for side in sides],
         "measures": [(group, comparison_charts.threshold_words(group)) for group in groups],
         "held_out": [comparison_charts.held_out(group) for group in groups],
         "curves": comparison_charts.curves(sides),
@@ -53,7 +53,7 @@ def compare(request: PageRequest) -> HttpResponse:
         "partial": _shown({name: values for name, values in differing.items() if None in values}),
         "equal": _shown(equal),
         "others": others[:SUGGESTED] if len(runs) < MOST else [],
-        "success": request.GET.get("success", "") if is_readable else "",
+        "success": request.GET.get("success", ""),
         "most": MOST,
     }
     return render(request, "training/compare.html", context)
@@ -80,14 +80,16 @@ def _threshold(text: str) -> tuple[float | None, bool]:
     return (value if is_share else None), is_share
 
 
-def _column(side: Side, groups: Sequence[Measure], chosen: Sequence[int]) -> dict[str, Any]:
+def _column(side: Side, groups: Sequence[Measure], chosen: Sequence[int], success: str) -> dict[str, Any]:
     measure = next((group for group in groups if side in group.sides), None)
     return {
         "side": side,
         "run": side.run,
         "measure": measure,
         "reached": measure.reached(side) if measure else None,
-        "without": urlencode({"run": [pk for pk in chosen if pk != side.run.pk]}, doseq=True),
+        "without": urlencode(
+            {"run": [pk for pk in chosen if pk != side.run.pk], **({"success": success} if success else {})}, doseq=True
+        ),
     }
 
 

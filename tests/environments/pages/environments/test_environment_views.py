@@ -105,12 +105,21 @@ def test_a_replays_user_may_have_a_script(cast: Cast, sign_in: SignIn, build: Bu
     wrong = client.post(url("create"), sent | {"script": json.dumps([line | {"when": 1}])})
     assert (wrong.status_code, "script.0.when: there is no such field" in page_of(wrong)) == (422, True)
     assert "not valid JSON" in page_of(client.post(url("create"), sent | {"script": "[{"}))
-    unheard = client.post(url("create"), sent | {"script": json.dumps([line]), "judged": "next"})
-    assert (unheard.status_code, "nobody hears an answer in one turn" in page_of(unheard)) == (422, True)
     assert client.post(url("create"), sent | {"script": json.dumps([line])}).status_code == 302
     made = Environment.objects.get()
     assert made.latest.config == {"tools": version.tools, "judged": "end", "user": "script", "script": [line]}
     assert "Which day?" in page_of(client.get(url("environment", "played")))
+
+
+def test_what_is_left_in_a_field_that_does_not_count_is_not_kept(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    client, version = sign_in(cast.builder), build.version()
+    left = {"user": "script", "script": '[{"say": "Friday."}]', "unknown": "python", "source": "def reset(seed): ..."}
+    sent = {"version": str(version.pk), "held_out_share": "0.3", "simulator_model": "m", "server_base_url": "http://x"}
+    for name, judged, kept in (("next", "next", {}), ("end", "end", {"unknown": "stub"})):
+        answer = client.post(url("create"), sent | left | {"name": name, "judged": judged, "user": "replay"} | kept)
+        assert answer.status_code == 302, page_of(answer)
+        made = Environment.objects.get(name=name)
+        assert made.latest.config == {"tools": version.tools, "judged": judged, **kept}
 
 
 @pytest.mark.parametrize(

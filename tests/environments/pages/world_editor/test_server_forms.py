@@ -64,7 +64,7 @@ def test_the_definitions_are_read_by_a_worker_and_frozen(cast: Cast, sign_in: Si
     answer = client.post(
         url(cast, "try_world"), {**sent, "seed": "3", "tool": "get_order", "arguments": '{"order_id": "1003"}'}
     )
-    assert "waits for a worker" in page_of(answer)
+    assert "waiting for a worker" in page_of(answer)
     assert there.asked == [], "no web process asks it"
     work()
     trial = WorldTrial.objects.get()

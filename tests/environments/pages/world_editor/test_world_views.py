@@ -140,7 +140,7 @@ def test_a_trial_shows_the_beginning_an_answer_and_whether_it_is_the_same_twice(
     client = sign_in(cast.builder)
     sent = {"source": STARTER, "start": "extend", "max_turns": "8", "seed": "3", "tool": "get_order"}
     answer = client.post(url(cast, "try_world"), {**sent, "arguments": '{"order_id": "1001"}'})
-    assert "waits for a worker" in page_of(answer)
+    assert "waiting for a worker" in page_of(answer)
     work()
     trial = WorldTrial.objects.get()
     assert (trial.state, trial.report["is_same"]) == (State.SUCCEEDED, True)

@@ -76,8 +76,6 @@ def test_a_replay_is_made_with_its_functions_and_no_package_carries_them(
     [
         ({"source": OTHER}, "this environment has no tool other"),
         ({"source": "def get_order(:\n"}, "line 1"),
-        ({"judged": "next"}, "at the next action nothing is answered"),
-        ({"unknown": "error"}, "functions answer with"),
     ],
 )
 def test_what_is_wrong_is_said_and_the_source_is_kept(

@@ -73,7 +73,7 @@ def test_a_clustering_is_asked_for_followed_and_shown(cast: Cast, sign_in: SignI
     made = client.post(at("start_clustering"), sent)
     job = Clustering.objects.get()
     assert made["Location"] == client.post(at("start_clustering"), sent)["Location"] == at("clustering", job.pk)
-    assert "waits for a worker" in page_of(client.get(at("clustering", job.pk)))
+    assert "waiting for a worker" in page_of(client.get(at("clustering", job.pk)))
     assert client.get(at("clustering_live", job.pk)).status_code == 200
     work(job)
     assert client.get(at("clustering_live", job.pk)).status_code == 286

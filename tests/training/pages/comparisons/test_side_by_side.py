@@ -31,7 +31,7 @@ def test_the_curves_of_like_runs_are_drawn_over_one_another(room: Room, sign_in:
     (chart,) = page.context["held_out"]
     assert [line["name"] for line in chart["series"]] == [f"{run} SFT" for run in runs]
     assert chart["baseline"] == 25.0
-    assert chart["note"] == f"{room.task_set}, greedy, 8 tasks: one is 12.5 points; dashed: step 0"
+    assert chart["note"] == f"{room.task_set}, greedy, 8 tasks; one task is 12.5 points; dashed: step 0"
     (loss,) = page.context["curves"]
     assert (loss["title"], len(loss["series"])) == ("Loss", 2)
     assert "Not all are measured alike" not in page_of(page)
@@ -48,7 +48,7 @@ def test_unlike_runs_are_drawn_apart_and_the_page_says_why(room: Room, sign_in: 
     assert page.context["curves"] == [] or {each["title"] for each in page.context["curves"]} == {"Reward"}
     said = page_of(page)
     assert "Not all are measured alike." in said
-    assert f"{sft} on 8 tasks of {room.task_set};" in said
+    assert f"{sft} on 8 tasks of {room.task_set}, answers of up to 96 tokens;" in said
 
 
 def test_results_and_the_time_to_a_success_are_in_the_table(room: Room, candidate: Candidate, sign_in: SignIn) -> None:

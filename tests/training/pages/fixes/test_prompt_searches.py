@@ -95,7 +95,7 @@ def test_it_is_asked_for_once_and_the_page_shows_it(desk: Desk, sign_in: SignIn)
     assert (search.most_proposals, search.most_attempts, search.samples) == (3, 96, 2)
     page = page_of(client.get(here(search)))
     assert f'hx-get="{here(search, "live/")}" hx-trigger="every 2s"' in page
-    assert "waits for a worker" in page
+    assert "waiting for a worker" in page
     assert "0 / 96" in page
     assert page_of(client.get(here(search, "live/"))).count("as it is</a>") == 1
     reader = page_of(sign_in(desk.cast.reviewer).get(here(search)))

@@ -93,7 +93,7 @@ def made(trainer: Client, room: Room, **result: Any) -> str:
 
 def test_while_a_worker_makes_it_the_page_says_so(trainer: Client, room: Room, rows: Dataset) -> None:
     job = chosen(trainer, room)
-    assert "waits for a worker" in page_of(trainer.get(f"/p/acme/training/previews/{job.pk}/"))
+    assert "waiting for a worker" in page_of(trainer.get(f"/p/acme/training/previews/{job.pk}/"))
     TokenPreview.objects.update(state=State.FAILED, error="no <chat> template")
     page = page_of(trainer.get(f"/p/acme/training/previews/{job.pk}/"))
     assert "no &lt;chat&gt; template" in page

@@ -44,12 +44,12 @@ class Told:
         self.best = BestWeights(self.run, self.model, until=step)
         return self.best
 
-    def validated(self, step: int, score: float | None) -> None:
-        """The weights of a step are filled with its number."""
+    def validated(self, step: int, score: float | None, **more: Any) -> None:
+        """The weights of a step are filled with its number. `more` is of the event."""
         self.model.at(step)
         with (self.run.path / "events.jsonl").open("a") as events:
-            events.write(json.dumps({"event": "validation", "step": step, "score": score}) + "\n")
-        self.best(step, score)
+            events.write(json.dumps({"event": "validation", "step": step, "score": score, **more}) + "\n")
+        self.best(step, more.get("overall", score))
 
 
 def test_the_first_of_the_best_is_kept_and_put_back(tmp_path: Path) -> None:
@@ -80,6 +80,34 @@ def test_patience_is_counted_from_the_best(tmp_path: Path) -> None:
         told.validated(step, score)
         over.append(told.best.is_over)
     assert over == [False, False, False, False, False, True]
+
+
+def test_of_several_environments_the_mean_of_all_decides_after_a_resume_too(tmp_path: Path) -> None:
+    told = Told(tmp_path, final_weights="last", patience=1)
+    told.validated(2, 0.9, overall=0.2)
+    told.validated(4, 0.1, overall=0.3)
+    assert told.best.best == (4, 0.3)
+    assert told.begin(4).best == (4, 0.3)
+    assert not told.best.is_over
+
+
+def test_kept_weights_have_the_score_that_they_had(tmp_path: Path) -> None:
+    """A step that comes again may be told another score on a GPU, and a crash of the machine may lose its event."""
+    told = Told(tmp_path)
+    told.validated(2, 0.8)
+    (tmp_path / "events.jsonl").write_text('{"event": "validation", "step": 2, "score": 0.5}\n')
+    assert told.begin(2).best == (2, 0.8)
+    (tmp_path / "events.jsonl").write_text("")
+    assert told.begin(0).best == (2, 0.8)
+
+
+def test_where_kept_weights_are_lost_the_next_best_is_kept(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    told.validated(2, 0.8)
+    told.best.drop()
+    told.begin(2)
+    told.validated(4, 0.3)
+    assert told.best.restore() == 4
 
 
 @given(SCORES, st.integers(0, 11), st.integers(1, 3))
