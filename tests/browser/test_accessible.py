@@ -116,6 +116,7 @@ def keeps_out(tab: Tab) -> dict[str, Any]:
     tab.page.evaluate(COME_TO_CHARTS)
     for width in (WIDE, NARROW):
         tab.page.set_viewport_size({"width": width, "height": 900})
+        tab.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")  # resized
         if too_wide := overflow(tab):
             wrong[f"{width}"] = f"wider than the window by {too_wide}"
         for colours in ("light", "dark"):
