@@ -49,10 +49,12 @@ REINFORCED = {
     "steps": 600,
     "batch_size": 128,
     "num_generations": 8,
-    "learning_rate": 1e-3,
+    "learning_rate": 3e-4,
     "max_completion_length": 24,
-    "dynamic_sampling": True,
+    "entropy_coef": 0.01,
 }
+"""At a rate of 1e-3 and without a bonus for staying undecided the entropy fell to 0.03 within 100 steps, and draws with
+it."""
 ARMS = {"base": "base", "sft": "after SFT", "rl": "after RL"}
 PARTS = ("win", "draw", "loss", "format", "invalid")
 

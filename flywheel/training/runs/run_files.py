@@ -22,6 +22,7 @@ from django.utils.cache import get_conditional_response
 from flywheel.accounts.actors import Actor
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact
+from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Missing
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
@@ -132,7 +133,7 @@ def _weights(run: TrainingRun) -> Iterator[RunFile]:
 def _checkpoints(run: TrainingRun) -> Iterator[RunFile]:
     if not _is_its_own(run):
         return
-    found = {number: path for path in run.directory.glob("checkpoints/step-*") if (number := _step(path)) is not None}
+    found = {at: path for path in run.directory.glob("checkpoints/step-*") if (at := _step(path)) is not None}
     for step, path in sorted(found.items(), reverse=True):
         for name, entry in sorted(_manifest(path).items()):
             file = path / name
@@ -142,8 +143,7 @@ def _checkpoints(run: TrainingRun) -> Iterator[RunFile]:
 
 
 def _step(path: Path) -> int | None:
-    number = path.name.removeprefix("step-")
-    return int(number) if number.isascii() and number.isdigit() else None
+    return number(path.name.removeprefix("step-"))
 
 
 def _manifest(path: Path) -> dict[str, Any]:
