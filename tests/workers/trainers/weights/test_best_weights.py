@@ -183,10 +183,19 @@ def test_killed_and_resumed_gives_the_same_weights(tuning: dict[str, Any], make:
     assert whole.result.get("chosen") is not None
 
 
+def undropped(_: None) -> None:
+    """A hook: what is kept stays, as where the process is killed before its result stands."""
+
+    def drop(self: BestWeights) -> None:
+        assert self.best is not None
+
+    BestWeights.drop = drop  # type: ignore[method-assign]
+
+
 def test_an_early_end_that_was_killed_before_it_was_written_is_the_same_end(make: Make, start: Start) -> None:
     settings = {"patience": 1, "learning_rate": 1e-6}
     run = make(steps=50, eval_every=2, held_out=False, settings=settings, validation=VALIDATION)
-    assert start(run).wait() == 0, run.errors()
+    assert start(run, hook=undropped).wait() == 0, run.errors()
     first = run.result
     assert (first["early"], first["step"]) == (True, 4)
     (run.path / "result.json").unlink()
