@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 CUSTOMERS = range(260)
 BEFORE, LATER = range(100), range(100, 260)
-"""The same customers in two weeks, for a story that goes on: what the version that SFT has made of the first gets wrong
-in the second is practised. What it was trained on it knows by heart, and a task that it always solves teaches
-nothing."""
+"""The same customers in two weeks, for a story that goes on: SFT learns from the first, and what it has made practises
+the tasks of the second. What it was trained on it knows by heart, and a task that it always solves teaches nothing."""
 STEPS = 200
 REINFORCED = {"steps": 120, "learning_rate": 3e-4, "max_completion_length": 64, "dynamic_sampling": True}
 """Settings of what may come after it, as far as the algorithm has them; the others are the form's."""
@@ -104,7 +103,7 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
         train, held_out = _sizes(later, say)
         known = recipes.defaults(then)
         settings = {name: value for name, value in REINFORCED.items() if name in known}
-        learnt = _train(agent.live, later, then, settings, say)
+        learnt = _train(candidate.version, later, then, settings, say)
         _is_confirmed(learnt, say)
         result["reinforced"] = {
             "by": then,
