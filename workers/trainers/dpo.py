@@ -1,6 +1,5 @@
 """Direct preference optimisation: TRL's DPOTrainer on `{"task_id", "prompt", "chosen", "rejected"}` rows."""
 
-import copy
 from typing import Any
 
 from flywheel.core.envs import Environment
@@ -44,12 +43,9 @@ def build(run: Run, loaded: Any, env: Environment, data: run_spec.Data) -> Any:
         loss_type=[settings["preference_loss"]],
         label_smoothing=settings["label_smoothing"],
     )
-    # Left to itself TRL loads the reference from the base's path: that is not the start when an adapter was merged, and
-    # it cannot where the configuration names no architecture.
-    start = copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
     return DPOTrainer(
         model=loaded.model,
-        ref_model=start,
+        ref_model=trained_policy.reference(run, loaded),
         args=arguments,
         train_dataset=trained_policy.training_rows(data.train, ("prompt", "chosen", "rejected"), env),
         processing_class=loaded.tokenizer,

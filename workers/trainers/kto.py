@@ -1,6 +1,5 @@
 """Kahneman-Tversky optimisation: TRL's KTOTrainer on `{"task_id", "prompt", "completion", "label"}` rows."""
 
-import copy
 import random
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
@@ -42,13 +41,10 @@ def train(run: Run) -> None:
         desirable_weight=settings["desirable_weight"] or len(data.train) / (2 * len(good)),
         undesirable_weight=settings["undesirable_weight"] or len(data.train) / (2 * len(bad)),
     )
-    # Left to itself TRL loads the reference from the base's path: that is not the start when an adapter was merged, and
-    # it cannot where the configuration names no architecture.
-    start = copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
     rows = ordered(good, bad, settings["batch_size"], run.spec.seed)
     trainer: Any = KTOTrainer(
         model=loaded.model,
-        ref_model=start,
+        ref_model=trained_policy.reference(run, loaded),
         args=arguments,
         train_dataset=trained_policy.training_rows(rows, ("place", "prompt", "completion", "label"), env),
         processing_class=loaded.tokenizer,

@@ -272,10 +272,15 @@ def as_data(run: TrainingRun) -> dict[str, str]:
         "dataset": str(run.dataset) if run.dataset.recipe.get("card") or run.dataset.mix else "",
         "rollouts": str(run.dataset.recipe.get("eval_run") or ""),
         **{name: str(value) for name, value in run.tuning.items()},
-        **{PREFIX + name: write(value) for name, value in run.settings.items() if name in SETTINGS},
     }
-    passed = [f"{name} = {json.dumps(value)}" for name, value in run.settings.items() if "." in name]
-    return data | {"passed_on": "\n".join(passed)}
+    return data | settings_as_data(run.settings)
+
+
+def settings_as_data(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a run as this form sends them: a field each, and lines that are passed on to the libraries."""
+    passed = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if "." in name]
+    own = {PREFIX + name: write(value) for name, value in settings.items() if name in SETTINGS}
+    return {**own, "passed_on": "\n".join(passed)}
 
 
 def write(value: Any) -> str:

@@ -105,9 +105,8 @@ def prepare(run: TrainingRun, place: Path) -> None:
         "train": write_rows(place / "data" / "train.jsonl", dataset_rows(run), run.dataset.rows),
         "held_out": _write_tasks(place / "data" / "held_out.jsonl", named_tasks(run, Split.HELD_OUT)),
     }
-    validation = _write_tasks(place / "data" / "validation.jsonl", validation_tasks(run))
-    if validation["rows"]:
-        data["validation"] = validation
+    if tasks := validation_tasks(run):
+        data["validation"] = _write_tasks(place / "data" / "validation.jsonl", tasks)
     elif run.settings.get("validation_share"):
         reasons = [*filter(None, map(refusal, run.task_sets)), "its train tasks come from a single source"]
         run.note(f"no validation: {reasons[0]}; the last step's weights become the version", "warning")

@@ -1,6 +1,7 @@
 """The policy under training: loading base, tokenizer and adapter, saving the final artifact."""
 
 import contextlib
+import copy
 import json
 import os
 import shutil
@@ -84,6 +85,15 @@ def weightless(spec: Spec) -> Policy:
     model.generation_config.eos_token_id = getattr(ends, "eos_token_id", None)
     # An adapter spares DPO the copy of the model that it would compare with.
     return Policy(model, _ready(spec, model, tokenizer), LoraConfig(r=1, target_modules="all-linear"))
+
+
+def reference(run: Run, loaded: Policy) -> Any:
+    """Return the start, by which preferences hold the policy; None where it is the base below an adapter.
+
+    Left to itself TRL loads it from the base's path: that is not the start when an adapter was merged, and it cannot
+    where the configuration names no architecture.
+    """
+    return copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
 
 
 def encode(tokenizer: Any, prompts: Sequence[Sequence[dict[str, Any]]], tools: Sequence[Any]) -> list[list[int]]:

@@ -1,6 +1,5 @@
 """Pages of what will be learnt: rows in a base's tokens, chosen from a dataset's page or the launch form."""
 
-import json
 from typing import Any
 
 from django import forms
@@ -12,7 +11,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.core.recipes import ALGORITHMS, SETTINGS
+from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge import job_pages
 from flywheel.edge.refusals import refusal_shown
 from flywheel.environments.models import TaskSet
@@ -79,12 +78,7 @@ def preview_page(request: PageRequest, preview: int) -> HttpResponse:
 def _launched(job: TokenPreview) -> dict[str, str]:
     """The choices of the launch form that a preview stands for."""
     chosen = {"base": job.base, "task_set": job.task_set, "dataset": job.dataset, "algorithm": job.algorithm}
-    settings, passed = job.settings, [name for name in job.settings if name not in SETTINGS]
-    return {
-        **{name: str(value) for name, value in chosen.items()},
-        **{launch_form.PREFIX + name: launch_form.write(settings[name]) for name in settings if name in SETTINGS},
-        "passed_on": "\n".join(f"{name} = {json.dumps(settings[name])}" for name in passed),
-    }
+    return {name: str(value) for name, value in chosen.items()} | launch_form.settings_as_data(job.settings)
 
 
 def _context(request: PageRequest, job: TokenPreview) -> dict[str, Any]:
