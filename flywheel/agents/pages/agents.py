@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -29,12 +30,10 @@ VERSIONS = 200
 def index(request: PageRequest) -> HttpResponse:
     agents = Agent.objects.filter(project=request.project).select_related("live").order_by("name")
     found = list(agents.annotate(version_count=Count("versions")))
-    charted = found[:CHARTED]
+    evals = _newest_evals(found)
     context = {
-        "agents": [
-            {"agent": one, "eval": _newest_evals(one).get(one.live_id) if one.live_id else None} for one in found
-        ],
-        "charts": [chart for one in charted if (chart := held_out_chart(one, title=one.name))],
+        "agents": [{"agent": one, "eval": evals.get(one.live_id) if one.live_id else None} for one in found],
+        "charts": [chart for one in found[:CHARTED] if (chart := held_out_chart(one, title=one.name))],
     }
     return render(request, "agents/index.html", context)
 
@@ -56,7 +55,7 @@ def new_agent(request: PageRequest) -> HttpResponse:
 def agent(request: PageRequest, name: str) -> HttpResponse:
     found = _agent(request, name)
     versions = found.versions.select_related("parent", "created_by").defer("system_prompt", "tools")
-    evals = _newest_evals(found)
+    evals = _newest_evals([found])
     promotions = found.promotions.select_related("before", "after", "approved_by", "proposed_by")
     return render(
         request,
@@ -176,22 +175,24 @@ def _agent(request: PageRequest, name: str) -> Agent:
     return get_object_or_404(Agent.objects.select_related("live", "project"), project=request.project, name=name)
 
 
-def _newest_evals(agent: Agent) -> dict[int, Any]:
-    """Find each version's newest finished held-out run, by its primary key; on one task set for all where there is one.
+def _newest_evals(agents: Sequence[Agent]) -> dict[int, Any]:
+    """Find each version's newest finished held-out run, by its primary key; on one task set for all versions of an
+    agent where there is one.
 
     That set is the one which most versions were measured on, the newest of them where there are several: success on
     different sets says nothing of which version is better. A regression suite's comes after all others, since what it
     guards mostly succeeds anyway.
     """
-    guards = set(agent.suites.values_list("task_set_id", flat=True))
-    runs = newest_evals(agent)
-    rows = runs.values_list("version_id", "task_set_id", "pk")
-    newest = {(version, task_set): pk for version, task_set, pk in rows}
-    measured: dict[int, list[int]] = {}
-    for (_, task_set), pk in newest.items():
-        measured.setdefault(task_set, []).append(pk)
+    own = Agent.objects.filter(pk__in=[agent.pk for agent in agents])
+    guards = set(own.values_list("pk", "suites__task_set_id"))
+    runs = newest_evals(agents)
+    rows = runs.values_list("version__agent_id", "version_id", "task_set_id", "pk")
+    newest = {(version, (agent, task_set)): pk for agent, version, task_set, pk in rows}
+    measured: dict[tuple[int, int], list[int]] = {}
+    for (_, place), pk in newest.items():
+        measured.setdefault(place, []).append(pk)
     common_last = sorted(
         newest, key=lambda pair: (pair[1] not in guards, len(measured[pair[1]]), max(measured[pair[1]]))
     )
-    chosen = {version: newest[version, task_set] for version, task_set in common_last}
+    chosen = {version: newest[version, place] for version, place in common_last}
     return {run.version_id: run for run in runs.filter(pk__in=chosen.values()).select_related("task_set")}

@@ -1,6 +1,6 @@
 """Success of an agent's versions: in production by day, and on held-out tasks."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import date, timedelta
 from typing import Any
 
@@ -80,12 +80,14 @@ def _line(number: int, days: list[tuple[date, int, int]], *, is_live: bool) -> d
     }
 
 
-def newest_evals(agent: Agent) -> QuerySet[Any]:
-    """The newest finished held-out eval of each version on each task set, newest first.
+def newest_evals(agents: Collection[Agent]) -> QuerySet[Any]:
+    """The newest finished held-out eval of each version of these agents on each task set, newest first.
 
     The evals room lies to the right of this one and is asked by name: what it knows of a version belongs on its page.
     """
-    runs = apps.get_model("evals.EvalRun").objects.filter(state="succeeded", split="held_out", version__agent=agent)
+    runs = apps.get_model("evals.EvalRun").objects.filter(
+        state="succeeded", split="held_out", version__agent__in=agents
+    )
     newest = runs.order_by().values("version", "task_set").annotate(newest=Max("pk")).values("newest")
     return runs.filter(pk__in=newest).order_by("-pk")
 
@@ -97,7 +99,7 @@ def held_out_chart(agent: Agent, title: str = "Held-out success by version") -> 
     """
     lines: dict[str, dict[int, Any]] = {}
     for run in (
-        newest_evals(agent).select_related("version", "task_set").defer("version__system_prompt", "version__tools")
+        newest_evals([agent]).select_related("version", "task_set").defer("version__system_prompt", "version__tools")
     ):
         if (success := run.summary.get("metrics", {}).get("success")) and success["mean"] is not None:
             lines.setdefault(str(run.task_set), {})[run.version.number] = success

@@ -34,10 +34,10 @@ def test_versions_are_shown_by_the_tasks_that_they_were_trained_for_and_not_by_w
         evaluated(version, tasks, passing=passing)
         evaluated(version, guard, passing=12)
     evaluated(first, guard, passing=11)
-    assert {run.task_set for run in _newest_evals(agent).values()} == {tasks}
+    assert {run.task_set for run in _newest_evals([agent]).values()} == {tasks}
     third = build.version(agent, system_prompt="Do it.")
     evaluated(third, guard, passing=10)
-    assert _newest_evals(agent)[third.pk].task_set == guard, "where nothing else was measured"
+    assert _newest_evals([agent])[third.pk].task_set == guard, "where nothing else was measured"
 
 
 def test_the_list_shows_how_the_live_version_does_and_how_versions_compare(
