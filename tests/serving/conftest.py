@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from django.conf import settings
+from django.conf import settings as django_settings
 from safetensors.torch import load_file, save_file
 
 from flywheel.agents import artifacts
@@ -55,7 +55,7 @@ def server() -> Iterator[str]:
             LONG,
         ],
         cwd=vllm_server.ROOT,
-        env={**os.environ, "FLYWHEEL_HOME": str(settings.HOME)},
+        env={**os.environ, "FLYWHEEL_HOME": str(django_settings.HOME)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -93,8 +93,10 @@ def _listening(url: str) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _set(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _set(server: str, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    """A server that compiles a schema leaves nothing of two cores for seconds: longer than the tests' short lease."""
     monkeypatch.setenv("FLYWHEEL_VLLM_URL", server)
+    settings.JOB_LEASE_SECONDS = 60
 
 
 @pytest.fixture
