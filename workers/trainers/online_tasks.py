@@ -10,9 +10,11 @@ from flywheel.core.envs import Environment, Task
 from workers.engines import context_length
 from workers.trainers import training_loop
 from workers.trainers.attempts import trl_seams
+from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import EpisodeEngine
 from workers.trainers.attempts.rewards import Judge, Penalties, Rewards
 from workers.trainers.attempts.step_attempts import Attempts
+from workers.trainers.run import checkpoints
 from workers.trainers.run.run_directory import Run
 from workers.trainers.run.run_failures import TrainingError
 from workers.trainers.run.run_spec import Data, Spec, tools_of
@@ -44,7 +46,8 @@ def build(
     judge = Judge(env)
     rewards = Rewards(judge, tasks, spec.seed, Penalties.of(spec.settings))
     engine = EpisodeEngine(loaded.model, loaded.tokenizer, spec.settings["eval_batch_size"], spec.settings["top_k"])
-    attempts = Attempts(spec, tasks, engine, judge, rewards)
+    curriculum = Curriculum(run.path / checkpoints.PLACE) if spec.settings.get("curriculum") else None
+    attempts = Attempts(spec, tasks, engine, judge, rewards, curriculum)
     trainer = trainer_class(
         model=loaded.model,
         reward_funcs=attempts.functions(),
@@ -61,6 +64,8 @@ def build(
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
+    if curriculum is not None:
+        trainer.add_callback(curriculum)
     engine.model = trainer.model  # with the adapter that TRL puts on
     trl_seams.play(trainer, attempts)
     if getattr(trainer, "ref_model", None) is not None and spec.adapter is not None:

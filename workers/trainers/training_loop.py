@@ -34,6 +34,7 @@ METRICS = {
     "frac_reward_zero_std": "zero_variance_groups",
     "unscored": "unscored",
     "resampled": "resampled_groups",
+    "resting": "resting_tasks",
     "turns": "turns_mean",
     "broken_off": "broken_off_fraction",
     "out_of_turns": "out_of_turns_fraction",

@@ -192,6 +192,12 @@ _ROWS = [
         algorithms=_GROUPED, min=1, max=100,
     ),
     Setting(
+        "curriculum", bool, False,
+        "Let a task rest that is nearly always solved (over 80 %), or never, and try it again later: attempts go to "
+        "tasks that teach something.",
+        algorithms=_GROUPED, shown=True,
+    ),
+    Setting(
         "entropy_coef", float, 0.0, "Bonus for staying undecided, against entropy collapse.",
         algorithms=(*_GROUPED, "ppo"), min=0.0, max=1.0,
     ),

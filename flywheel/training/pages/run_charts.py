@@ -54,6 +54,9 @@ PICTURES = [
         axis="groups",
         note="by dynamic sampling, a step",
     ),
+    Picture(
+        "resting", "Tasks that rest", {"resting_tasks": "tasks"}, share=True, note="nearly always solved, or never"
+    ),
     Picture("turns", "Turns of an episode", {"turns_mean": "mean"}, axis="answers"),
     Picture(
         "ends",

@@ -9,6 +9,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from statistics import fmean
 from typing import Any
 
@@ -16,6 +17,7 @@ from flywheel.core.envs import Task
 from flywheel.core.envs.policy_rollouts import Rollout, Sampling, play
 from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.verifiers import Verdict
+from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import TURN_BITS, EpisodeEngine
 from workers.trainers.attempts.rewards import Judge, Rewards
 from workers.trainers.run.run_spec import Spec
@@ -39,9 +41,16 @@ class Attempts:
     """Plays, judges and counts a step's attempts, when TRL calls it, and has them for its reward functions then."""
 
     def __init__(
-        self, spec: Spec, tasks: Sequence[Task], engine: EpisodeEngine, judge: Judge, rewards: Rewards
+        self,
+        spec: Spec,
+        tasks: Sequence[Task],
+        engine: EpisodeEngine,
+        judge: Judge,
+        rewards: Rewards,
+        curriculum: Curriculum | None = None,
     ) -> None:
         self.spec, self.tasks, self.engine, self.judge, self.rewards = spec, tasks, engine, judge, rewards
+        self.curriculum = curriculum
         self.groups: list[Group] = []
         """Of the newest step."""
         self.figures: dict[str, float] = {}
@@ -54,16 +63,16 @@ class Attempts:
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         """TRL's `rollout_func`. A prompt is the place of a task among the run's, and comes once for each attempt."""
         step: int = trainer.state.global_step
-        tasks = [self.tasks[int(prompt)] for prompt in prompts[:: self._size]]
-        self.engine.begin()
-        self.groups, resampled = self._play(tasks, f"{step}"), 0
         reserve = self._reserve(step)
+        places = [self._in_turn(int(prompt), reserve) for prompt in prompts[:: self._size]]
+        self.engine.begin()
+        self.groups, resampled = self._play(places, f"{step}"), 0
         for number in range(self._rounds):
             dull = [place for place, group in enumerate(self.groups) if self.is_dull(group)]
             if not dull:
                 break
             resampled += len(dull)
-            others = self._play([next(reserve) for _ in dull], f"{step} again {number}")
+            others = self._play([self._due(reserve) for _ in dull], f"{step} again {number}")
             for place, group in zip(dull, others, strict=True):
                 self.groups[place] = group
         self._count(resampled)
@@ -97,10 +106,23 @@ class Attempts:
         reward.__name__ = part
         return reward
 
-    def _play(self, tasks: Sequence[Task], salt: str) -> list[Group]:
+    def _in_turn(self, place: int, reserve: Iterator[int]) -> int:
+        """The task whose turn it is, or one that is worth more."""
+        return place if self.curriculum is None or self.curriculum.turn(place) else self._due(reserve)
+
+    def _due(self, reserve: Iterator[int]) -> int:
+        """The next task of the reserve that is worth trying; where all of them rest, the next."""
+        first = next(reserve)
+        if self.curriculum is None:
+            return first
+        others = islice(reserve, len(self.tasks) - 1)
+        return next((place for place in chain([first], others) if self.curriculum.is_due(place)), first)
+
+    def _play(self, places: Sequence[int], salt: str) -> list[Group]:
+        """Groups of attempts at the tasks in these places."""
         asked = [
-            (task, number, self._seed(f"{salt} {place} {number}"))
-            for place, task in enumerate(tasks)
+            (self.tasks[place], number, self._seed(f"{salt} {index} {number}"))
+            for index, place in enumerate(places)
             for number in range(self._size)
         ]
         played: dict[int, Rollout] = {}
@@ -108,23 +130,27 @@ class Attempts:
             played |= {rollout.seed: rollout for rollout in play(self.engine, env, own, self._sampling)}
         rollouts = [played[seed] for _, _, seed in asked]
         verdicts = self.judge.verdicts(rollouts)
-        return [
+        groups = [
             Group(rollouts[start : start + self._size], verdicts[start : start + self._size])
             for start in range(0, len(rollouts), self._size)
         ]
+        if self.curriculum is not None:
+            for place, group in zip(places, groups, strict=True):
+                self.curriculum.learn(place, group.verdicts, is_dull=self.is_dull(group))
+        return groups
 
     def _seed(self, salt: str) -> int:
         """Return the seed of an attempt, the same after a resume; its last bits are left to count turns in."""
         found = hashlib.sha256(f"{self.spec.seed} {salt}".encode()).digest()
         return int.from_bytes(found[:5]) << TURN_BITS
 
-    def _reserve(self, step: int) -> Iterator[Task]:
-        """Yield the run's tasks in an order of the step's own, over and over."""
+    def _reserve(self, step: int) -> Iterator[int]:
+        """Yield the places of the run's tasks in an order of the step's own, over and over."""
         order = list(range(len(self.tasks)))
         shuffled = random.Random(f"{self.spec.seed} reserve {step}")
         while True:
             shuffled.shuffle(order)
-            yield from (self.tasks[index] for index in order)
+            yield from order
 
     def _count(self, resampled: int) -> None:
         rollouts = [rollout for group in self.groups for rollout in group.rollouts]
@@ -132,6 +158,8 @@ class Attempts:
         self.figures = {"unscored": self.judge.unscored(verdicts)}
         if self._rounds:
             self.figures["resampled"] = float(resampled)
+        if self.curriculum is not None:
+            self.figures["resting"] = self.curriculum.resting / len(self.tasks)
         if self.judge.env.max_turns > 1:
             self.figures["turns"] = fmean([len(rollout.responses) for rollout in rollouts])
             self.figures["broken_off"] = fmean([bool(rollout.ended) for rollout in rollouts])

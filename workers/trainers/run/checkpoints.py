@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from flywheel.core import digests
 
+PLACE = "checkpoints"
 MANIFEST = "manifest.json"
 KEY = "checkpoint.key"
 
@@ -66,7 +67,7 @@ def publish(aside: Path, run: Path, step: int, spec_digest: str) -> Checkpoint:
     manifest = {"step": step, "spec": spec_digest, "files": files}
     manifest["hmac"] = _sign(_key(run), manifest)
     (aside / MANIFEST).write_bytes(digests.canonical(manifest))
-    target = run / "checkpoints" / f"step-{step}"
+    target = run / PLACE / f"step-{step}"
     move(aside, target)
     return Checkpoint(step, target, digest_of(files))
 
@@ -127,7 +128,7 @@ def _verified(run: Path, path: Path, step: int, spec_digest: str) -> Checkpoint:
 
 
 def _steps(run: Path) -> Iterator[tuple[int, Path]]:
-    directory = run / "checkpoints"
+    directory = run / PLACE
     found = [path for path in directory.iterdir() if re.fullmatch(r"step-\d+", path.name)] if directory.is_dir() else []
     yield from sorted((int(path.name.removeprefix("step-")), path) for path in found)
 

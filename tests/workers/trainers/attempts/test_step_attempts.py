@@ -19,6 +19,7 @@ from flywheel.core.envs.tictactoe import generate
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Verdict
 from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, owned, slow, task
+from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import TURN_BITS, Episode
 from workers.trainers.attempts.rewards import Judge, Rewards
 from workers.trainers.attempts.step_attempts import ALIKE, Attempts, Group, is_out_of_turns
@@ -67,7 +68,8 @@ def attempts(
     chosen = recipes.validate("grpo", {"num_generations": 4, "batch_size": 8, **settings})
     judge = Judge(env)
     spec: Any = SimpleNamespace(settings=chosen, seed=1)
-    return Attempts(spec, tasks, asked, judge, Rewards(judge, tasks, 1))
+    curriculum = Curriculum(Path()) if chosen["curriculum"] else None
+    return Attempts(spec, tasks, asked, judge, Rewards(judge, tasks, 1), curriculum)
 
 
 def step(of: Attempts, *places: int, at: int = 0) -> dict[str, Any]:
@@ -229,7 +231,7 @@ def test_episodes_go_on_after_a_stop_as_if_there_had_been_none(
     tuning = {"mode": "full"} if mode == "full" else {"mode": "lora", "rank": 4, "alpha": 8}
     fields: dict[str, Any] = {
         "on": trained, "environment": EPISODES, "train": [played(name) for name in NAMES[:3]], "held_out": False,
-        "steps": 5, "checkpoint_every": 2, "tuning": tuning, "settings": {"learning_rate": 3e-3},
+        "steps": 5, "checkpoint_every": 2, "tuning": tuning, "settings": {"learning_rate": 3e-3, "curriculum": True},
     }  # fmt: skip
     whole, broken = make("dapo", name="whole", **fields), make("dapo", name="broken", **fields)
     other = start(whole)
@@ -242,6 +244,8 @@ def test_episodes_go_on_after_a_stop_as_if_there_had_been_none(
     assert other.wait() == 0, whole.errors()
     rewards = [{at: each["reward_mean"] for at, each in run.metrics().items()} for run in (whole, broken)]
     assert rewards[0] == rewards[1]
+    resting = [run.metrics()[5]["resting_tasks"] for run in (whole, broken)]
+    assert resting[0] == resting[1]
     assert broken.result["digest"] == whole.result["digest"]
 
 
