@@ -7,7 +7,7 @@ device: the ids of a batch of one, and which of them count in the loss. The resu
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from itertools import groupby, takewhile
@@ -49,7 +49,7 @@ class Part:
     """A row, or one answer of a pair, as the model gets it."""
 
     name: str
-    """`chosen` or `rejected`; empty where there is one."""
+    """`chosen` or `rejected`, or `good` or `bad` of an answer with a thumb; empty where nothing is told apart."""
     tokens: int
     """Without those that are cut off."""
     learnt: int
@@ -125,16 +125,19 @@ def look(run: Run) -> None:
     run.spec = dataclasses.replace(run.spec, adapter=None)  # tokens do not depend on weights
     loaded = trained_policy.weightless(run.spec)
     kind = run.spec.recipe.data
-    taken = _prompts(run, loaded, env, data) if kind == "tasks" else _taught(run, loaded, env, data, TAUGHT[kind])
+    taken = _prompts(run, loaded, env, data) if kind == "tasks" else _taught(run, loaded, env, data)
     preview = _preview(taken, Vocabulary(loaded.tokenizer), run.spec)
     run.write_result(status="completed", preview=asdict(preview), seconds=run.seconds)
 
 
-TAUGHT = {"sft": ("",), "pairs": ("chosen", "rejected")}
-"""The names of a row's sequences, by what the algorithm learns from."""
+def _names(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a row's sequences."""
+    if "chosen" in row:
+        return ("chosen", "rejected")
+    return (("good" if row["label"] else "bad") if "label" in row else "",)
 
 
-def _taught(run: Run, loaded: Any, env: Environment, data: Data, names: Sequence[str]) -> Rows:
+def _taught(run: Run, loaded: Any, env: Environment, data: Data) -> Rows:
     """Rows by TRL's trainer: once as they are learnt from, and once whole, to see what is cut off."""
     from workers.trainers.weights import trained_policy
 
@@ -154,8 +157,8 @@ def _taught(run: Run, loaded: Any, env: Environment, data: Data, names: Sequence
         Row(
             place + 1,
             data.train[place]["task_id"],
-            names,
-            list(map(_joined, kept.get(place, [[]] * len(names)), sequences)),
+            _names(data.train[place]),
+            list(map(_joined, kept.get(place, [[]] * len(sequences)), sequences)),
             "" if place in kept else f"its prompt alone reaches {words}",
         )
         for place, sequences in sorted(uncut.items())

@@ -46,7 +46,7 @@ class SpanOut(Schema):
 
 class TokenSequenceOut(Schema):
     name: str
-    """`chosen` or `rejected`; empty if the row has one sequence."""
+    """`chosen` or `rejected` of a pair, `good` or `bad` of an answer with a thumb; empty for other rows."""
     tokens: int
     """Tokens of the sequence, without those that are cut off."""
     learnt: int

@@ -17,8 +17,6 @@ from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch.run_control import check_settings, untrainable, usual_mode
 from flywheel.training.models import Dataset, TokenPreview
 
-KINDS = frozenset({"sft", "pairs", "tasks"})
-"""Kinds of rows that can be previewed."""
 NAMESPACE = uuid.UUID("6a1f1d0e-93f0-4a53-8c43-0f2ad3b4a6c1")
 """Of the idempotency keys, which are made of what a preview is of."""
 
@@ -63,7 +61,6 @@ def preview(
 
 
 def _recipe(dataset: Dataset, algorithm: str) -> recipes.Algorithm:
-    check_choice(dataset.kind, KINDS, field="dataset")
     if not algorithm:
         return recipes.offered(data=dataset.kind)
     check_choice(algorithm, recipes.ALGORITHMS, field="algorithm")

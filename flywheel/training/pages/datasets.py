@@ -27,7 +27,6 @@ from flywheel.training.datasets import (
     demonstrations,
     provider_files,
 )
-from flywheel.training.launch import preview_jobs
 from flywheel.training.models import Dataset, DatasetBuild
 from flywheel.training.pages import run_details
 
@@ -68,7 +67,6 @@ def dataset_page(request: PageRequest, name: str, version: int) -> HttpResponse:
         "previous_rows": max(0, start - run_details.ROWS_SHOWN) if start else None,
         "next_rows": last if rows and last < found.rows else None,
         "use": dataset_uploads.use_of(found.kind),
-        "can_preview": found.kind in preview_jobs.KINDS,
         "is_learnt": any(algorithm.data == found.kind for algorithm in ALGORITHMS.values()),
         "card": [(name, found.card[name]) for name in dataset_uploads.CARD if found.card.get(name)],
         "chosen_by": _chosen_by(found),

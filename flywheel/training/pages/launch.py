@@ -142,7 +142,6 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "can_show": set_power(task_set, base.pk),
         "validation": _validation(form, task_set),
         "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name),
-        "can_preview": form.known.data in preview_jobs.KINDS,
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
 

@@ -11,7 +11,7 @@ import pytest
 import trl
 
 from flywheel.core.traces import Message, ToolCall
-from tests.workers.trainers.cast import NAMES, Directory, Start, pair_row, sft_row, task
+from tests.workers.trainers.cast import NAMES, Directory, Start, pair_row, sft_row, task, thumb_row
 from tests.workers.trainers.conftest import base, start
 from workers.programs import token_preview
 
@@ -47,8 +47,11 @@ ROWS = {
     "dpo": [
         pair_row(name) | {"chosen": native("remind", name), "rejected": native("erase", name)} for name in NAMES[:4]
     ],
+    "kto": [thumb_row(name) | {"completion": native("remind", name)} for name in NAMES[:4]],
     "grpo": [task(name) for name in NAMES[:4]],
 }
+
+NAMED = {"dpo": ["chosen", "rejected"] * 4, "kto": ["good", "bad"] * 2}
 
 
 def keep_the_batches(path: str) -> None:
@@ -111,11 +114,13 @@ def test_it_shows_what_the_trainer_gets(algorithm: str, real: Path, tmp_path: Pa
     got = json.loads(path.read_text())
     assert {json.dumps(line) for line in got} <= {json.dumps(line) for line in shown(preview)}
     assert len(shown(preview)) == (8 if algorithm == "dpo" else 4)
+    names = [part["name"] for example in preview["examples"] for part in example["sequences"]]
+    assert names == NAMED.get(algorithm, [""] * 4)
     assert (preview["learnt"] > 0) == (algorithm != "grpo")
     assert preview["left_out"] == preview["cut"] == 0
 
 
-@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "kto"])
 def test_what_is_cut_and_left_out_is_what_the_trainer_cuts(
     algorithm: str, base: Path, tmp_path: Path, start: Start
 ) -> None:

@@ -62,15 +62,15 @@ def test_one_kind_alone_is_refused(is_good: bool, missing: str, make: Make, star
 
 
 def test_every_batch_has_both_kinds_and_is_full() -> None:
-    good = [{"id": f"g{number}", "label": True} for number in range(9)]
-    bad = [{"id": f"b{number}", "label": False} for number in range(3)]
+    good = [{"row": number, "label": True} for number in range(9)]
+    bad = [{"row": number, "label": False} for number in range(9, 12)]
     rows = ordered(good, bad, 4, seed=1)
     batches = [[row["label"] for row in rows[at : at + 4]] for at in range(0, len(rows), 4)]
     assert [sum(labels) for labels in batches] == [3, 3, 3]
     assert rows == ordered(good, bad, 4, seed=1) != ordered(good, bad, 4, seed=2)
     longer = ordered(good, bad, 5, seed=1)
     assert (len(longer), longer[12:]) == (15, longer[:3])
-    assert set(Counter(row["place"] for row in longer).values()) == {1, 2}
+    assert set(Counter(row["row"] for row in longer).values()) == {1, 2}
     assert len(ordered(good[:1], bad[:1], 16, seed=1)) == 16
 
 

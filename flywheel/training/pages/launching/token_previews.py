@@ -55,7 +55,7 @@ class PreviewForm(forms.Form):
 def choose_preview(request: PageRequest, name: str, version: int) -> HttpResponse:
     """Choose the base in whose tokens a dataset's rows are shown."""
     rows = Dataset.objects.select_related("task_set", "project")
-    dataset = get_object_or_404(rows, project=request.project, name=name, version=version, kind__in=preview_jobs.KINDS)
+    dataset = get_object_or_404(rows, project=request.project, name=name, version=version)
     form = PreviewForm(dataset, request.POST or None)
     if request.method == "POST" and form.is_valid():
         with refusal_shown(form):
