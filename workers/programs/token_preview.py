@@ -122,7 +122,8 @@ def look(run: Run) -> None:
     with model_process.loading():
         from workers.trainers.weights import trained_policy
 
-    run.spec = dataclasses.replace(run.spec, adapter=None)  # tokens do not depend on weights
+    # Tokens do not depend on weights, nor on how many share a batch.
+    run.spec = dataclasses.replace(run.spec, adapter=None, settings={**run.spec.settings, "processes": 1})
     loaded = trained_policy.weightless(run.spec)
     kind = run.spec.recipe.data
     taken = _prompts(run, loaded, env, data) if kind == "tasks" else _taught(run, loaded, env, data)

@@ -16,7 +16,7 @@ from flywheel.core.text.number_words import percent
 from workers.trainers.attempts import trl_seams
 from workers.trainers.attempts.live_engine import LiveEngine
 from workers.trainers.attempts.rewards import HeldOut, ProgressEval
-from workers.trainers.run import checkpoints
+from workers.trainers.run import checkpoints, ranks
 from workers.trainers.run.checkpoints import Checkpoint
 from workers.trainers.run.run_directory import FINAL, Run
 from workers.trainers.run.run_failures import TrainingError
@@ -82,11 +82,12 @@ def config(kind: type[Any], spec: Spec, **fields: Any) -> Any:
     """A TRL config of a kind: what all trainers share, what this one sets, and what the settings pass on."""
     settings = spec.settings
     cuda = torch.cuda.is_available()
-    micro = settings["micro_batch_size"] or settings["batch_size"]
+    share = settings["batch_size"] // _processes(settings)
+    micro = settings["micro_batch_size"] or share
     shared = {
         "max_steps": settings["steps"],
         "per_device_train_batch_size": micro,
-        "gradient_accumulation_steps": settings["batch_size"] // micro,
+        "gradient_accumulation_steps": share // micro,
         "learning_rate": settings["learning_rate"],
         "lr_scheduler_type": settings["lr_schedule"],
         "warmup_steps": settings["warmup_steps"],
@@ -105,6 +106,9 @@ def config(kind: type[Any], spec: Spec, **fields: Any) -> Any:
         "bf16": cuda and torch.cuda.is_bf16_supported(),
         "dataloader_pin_memory": cuda,
     }
+    if ranks.world() > 1:
+        shared["ddp_backend"] = "nccl" if cuda else "gloo"
+        shared |= {"ddp_timeout": ranks.WAIT_S, "ddp_find_unused_parameters": False}
     passed = {key.removeprefix("trl."): value for key, value in settings.items() if key.startswith("trl.")}
     known = {field.name for field in dataclasses.fields(kind)}
     for name in passed:
@@ -114,6 +118,17 @@ def config(kind: type[Any], spec: Spec, **fields: Any) -> Any:
         return kind(**{**shared, **fields, **spec.recipe.fixed, **passed})
     except (ValueError, TypeError, NotImplementedError) as error:
         raise TrainingError("bad_spec", f"settings: {kind.__name__} refuses them: {error}") from error
+
+
+def _processes(settings: Mapping[str, Any]) -> int:
+    """How many processes share the run. Raises TrainingError where they are not what the settings say."""
+    wanted, gpus = settings.get("processes", 1), torch.cuda.device_count()
+    if wanted != ranks.world():
+        how = f"start it with torchrun --nproc-per-node {wanted}" if wanted > 1 else "start it without torchrun"
+        raise TrainingError("bad_spec", f"settings.processes: {wanted}, and these are {ranks.world()}; {how}")
+    if 0 < gpus < wanted:
+        raise TrainingError("bad_spec", f"settings.processes: {wanted} want a GPU each; this machine has {gpus}")
+    return ranks.world()
 
 
 def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) -> None:
@@ -155,11 +170,13 @@ def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) 
         trl_seams.load_weights(trainer, resumed.path)
     elif not run.cancelled:
         if resumed is None:
-            held_out(0)
-            best(0, validation(0))
+            if run.is_first:
+                held_out(0)
+            best(0, ranks.agreed(validation(0) if run.is_first else None))
         trainer.train(resume_from_checkpoint=str(resumed.path) if resumed else None)
     _end(run, trainer.model, policy.tokenizer, recorder)
-    shutil.rmtree(run.work, ignore_errors=True)
+    if run.is_first:
+        shutil.rmtree(run.work, ignore_errors=True)
 
 
 def _resume_from(run: Run) -> Checkpoint | None:
@@ -171,6 +188,8 @@ def _resume_from(run: Run) -> Checkpoint | None:
 
 def _end(run: Run, model: Any, tokenizer: Any, recorder: "Recorder") -> None:
     saved, best = recorder.saved, recorder.best
+    if not run.is_first:
+        return
     path = f"checkpoints/step-{saved.step}" if saved else None
     if not recorder.is_over(run.step):
         run.event("training_end", status="cancelled", step=run.step, seconds=run.seconds)
@@ -207,7 +226,7 @@ class Recorder(TrainerCallback):
         self._began = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        stop = state.global_step >= state.max_steps or self.run.cancelled
+        stop = state.global_step >= state.max_steps or ranks.agreed(self.run.cancelled)
         control.should_log = True
         control.should_save = stop or state.global_step % self.run.spec.checkpoint_every == 0
         control.should_training_stop = stop
@@ -225,10 +244,10 @@ class Recorder(TrainerCallback):
         self.watch(step, metrics, bad)
         self.run.step = step
         if step % self.run.spec.validation_every == 0 or step >= state.max_steps:
-            self.best(step, self.validation(step))
+            self.best(step, ranks.agreed(self.validation(step) if self.run.is_first else None))
         if self.is_over(step):
             control.should_save = control.should_training_stop = True
-        if step % self.run.spec.eval_every == 0 or self.is_over(step):
+        if self.run.is_first and (step % self.run.spec.eval_every == 0 or self.is_over(step)):
             self.held_out(step)
 
     def is_over(self, step: int) -> bool:
@@ -238,6 +257,9 @@ class Recorder(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = state.global_step
         aside = self.run.work / f"checkpoint-{step}"
+        ranks.wait()  # each process has its random state in there
+        if not self.run.is_first:
+            return
         self.saved = checkpoints.publish(aside, self.run.path, step, self.run.spec.digest)
         self.run.event("checkpoint", step=step, path=f"checkpoints/step-{step}", digest=self.saved.digest)
         checkpoints.prune(self.run.path, self.run.spec.settings["keep_checkpoints"])

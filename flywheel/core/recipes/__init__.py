@@ -157,11 +157,21 @@ def _passed_on(name: str, value: Any) -> Any:
 
 
 def _check_together(values: Mapping[str, Any]) -> None:
-    batch, micro = values["batch_size"], values["micro_batch_size"]
-    if micro and batch % micro:
+    batch, micro, processes = values["batch_size"], values["micro_batch_size"], values.get("processes", 1)
+    group = values.get("num_generations", 1)
+    if processes > 1 and batch % (processes * group):
+        attempts = f" × num_generations {group}" if group > 1 else ""
         raise FieldError(
-            f"{micro} does not divide batch_size {batch}; expected a divisor of it", field="micro_batch_size"
+            f"{processes} processes cannot share batch_size {batch}; expected a multiple of {processes}{attempts}",
+            field="processes",
         )
+    if processes > 1 and values.get("curriculum"):
+        raise FieldError(
+            f"{processes} processes would each know other tasks; expected 1 with curriculum", field="processes"
+        )
+    if micro and batch // processes % micro:
+        whole = f"batch_size {batch}" if processes == 1 else f"the {batch // processes} of batch_size a process has"
+        raise FieldError(f"{micro} does not divide {whole}; expected a divisor of it", field="micro_batch_size")
     if values["patience"] and not values["validation_share"]:
         raise FieldError(
             f"{values['patience']} counts validations, and nothing is kept to validate on; set validation_share too",
@@ -175,7 +185,6 @@ def _check_together(values: Mapping[str, Any]) -> None:
         )
     if "num_generations" not in values:
         return
-    group = values["num_generations"]
     if batch % group:
         raise FieldError(
             f"{batch} is no multiple of num_generations {group}; {max(group, batch // group * group)} would be right",

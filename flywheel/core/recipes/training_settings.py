@@ -11,6 +11,8 @@ _EVERY = tuple(ALGORITHMS)
 _REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
 _GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
 _SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
+_SHARED = ("sft", "dpo", *_GROUPED)
+"""Those whose whole model is TRL's to share among processes, and whose batches may be divided."""
 _TAUGHT = tuple(row.name for row in ALGORITHMS.values() if not row.is_reinforced)
 
 
@@ -68,6 +70,12 @@ _ROWS = [
         "micro_batch_size", int, 0,
         "How much of the batch is on the device at once; 0 is all of it. Lower it when memory runs out.",
         min=0, max=65_536,
+    ),
+    Setting(
+        "processes", int, 1,
+        "Processes on the worker's machine that share each step, a GPU for each where there are GPUs. batch_size is "
+        "divided among them.",
+        algorithms=_SHARED, min=1, max=64,
     ),
     Setting(
         "learning_rate", float, 1e-3,

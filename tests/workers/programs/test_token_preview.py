@@ -149,7 +149,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_is_left_out(base: Path, tmp_
 
 
 def test_packed_rows_are_shown_by_themselves_and_whole(base: Path, tmp_path: Path, start: Start) -> None:
-    settings = {"batch_size": 4, "max_length": 16, "trl.packing": True}
+    settings = {"batch_size": 4, "max_length": 16, "trl.packing": True, "processes": 2}
     preview = previewed(Directory(tmp_path / "run", base, "sft", train=ROWS["sft"], settings=settings), start)
     assert (preview["rows"], preview["left_out"], preview["cut"], preview["limit"]) == (4, 0, 0, None)
 

@@ -223,7 +223,8 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
         if lease.lost:
             raise LeaseLost(f"{run} has another owner")
         stop_orphan(place)
-        trainer = start(f"workers.trainers.{recipes.ALGORITHMS[run.algorithm].trainer}", place)
+        module = f"workers.trainers.{recipes.ALGORITHMS[run.algorithm].trainer}"
+        trainer = start(module, place, processes=run.settings.get("processes", 1))
         try:
             lease.log(f"trainer started, process {trainer.pid}")
             _follow(lease, run, place, trainer)
@@ -245,11 +246,12 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
         lease.log(f"the trainer died, {how}; it resumes from its newest checkpoint", "warning")
 
 
-def start(module: str, place: Path) -> subprocess.Popen[bytes]:
-    """Start this module on a run directory, in a process that ends with this one."""
+def start(module: str, place: Path, *, processes: int = 1) -> subprocess.Popen[bytes]:
+    """Start this module on a run directory, in a process that ends with this one, or in several that share the work."""
+    shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     with (place / "trainer.log").open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", module, str(place), "--wait-lock", "10"],
+            [sys.executable, "-m", *(shared if processes > 1 else []), module, str(place), "--wait-lock", "10"],
             cwd=settings.BASE_DIR,
             stdin=subprocess.PIPE,
             stdout=output,

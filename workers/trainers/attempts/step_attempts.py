@@ -20,6 +20,7 @@ from flywheel.core.verifiers import Verdict
 from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import TURN_BITS, EpisodeEngine
 from workers.trainers.attempts.rewards import Judge, Rewards
+from workers.trainers.run import ranks
 from workers.trainers.run.run_spec import Spec
 
 ALIKE = 1e-6
@@ -120,9 +121,10 @@ class Attempts:
 
     def _play(self, places: Sequence[int], salt: str) -> list[Group]:
         """Groups of attempts at the tasks in these places."""
+        first = ranks.rank() * len(places)  # of those of all processes
         asked = [
             (self.tasks[place], number, self._seed(f"{salt} {index} {number}"))
-            for index, place in enumerate(places)
+            for index, place in enumerate(places, first)
             for number in range(self._size)
         ]
         played: dict[int, Rollout] = {}
@@ -147,7 +149,8 @@ class Attempts:
     def _reserve(self, step: int) -> Iterator[int]:
         """Yield the places of the run's tasks in an order of the step's own, over and over."""
         order = list(range(len(self.tasks)))
-        shuffled = random.Random(f"{self.spec.seed} reserve {step}")
+        whose = f" {ranks.rank()}" if ranks.rank() else ""
+        shuffled = random.Random(f"{self.spec.seed} reserve {step}{whose}")
         while True:
             shuffled.shuffle(order)
             yield from order

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from workers.processes import model_process
-from workers.trainers.run import checkpoints, run_spec
+from workers.trainers.run import checkpoints, ranks, run_spec
 from workers.trainers.run.run_failures import TrainingError, classify
 
 EXIT_FAILED = 1
@@ -37,12 +37,14 @@ log = logging.getLogger(__name__)
 
 
 class Run:
-    """A trainer's view of its run directory. `step` is the last finished step."""
+    """A trainer's view of its run directory. `step` is the last finished step. Of several processes only the first
+    writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.spec: run_spec.Spec
         self.step = 0
+        self.is_first = ranks.rank() == 0
         self.started = time.monotonic()
         self._asked = False
         self._events = -1
@@ -62,6 +64,8 @@ class Run:
 
     def event(self, event: str, **fields: Any) -> None:
         """Append one line to `events.jsonl`, whole or not at all."""
+        if not self.is_first:
+            return
         row = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
         line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         before = os.fstat(self._events).st_size
@@ -79,17 +83,20 @@ class Run:
 
     def own(self, spec_name: str) -> None:
         """Take the directory over: sweep what a crash left, begin the heartbeat, listen for signals."""
-        shutil.rmtree(self.work, ignore_errors=True)
-        (self.path / "trainer.pid").write_text(f"{os.getpid()}\n")
-        self._events = os.open(self.path / "events.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        self._cut_torn_line()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        if self.is_first:
+            shutil.rmtree(self.work, ignore_errors=True)
+            (self.path / "trainer.pid").write_text(f"{os.getpid()}\n")
+            self._events = os.open(self.path / "events.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._cut_torn_line()
+            threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         self.spec = run_spec.read(self.path, spec_name)
 
     def write_result(self, **fields: Any) -> None:
         """The last thing a run writes: whoever finds it may trust that everything else is there."""
+        if not self.is_first:
+            return
         aside = self.path / "result.json.aside"
         with aside.open("w") as file:
             json.dump(fields, file, indent=1, allow_nan=False)
@@ -100,6 +107,8 @@ class Run:
 
     def fail(self, error: TrainingError) -> None:
         """Record why, as far as a disk that may be full allows."""
+        if not self.is_first:
+            return
         shutil.rmtree(self.work, ignore_errors=True)
         why = {"kind": error.kind, "message": error.message}
         with _reported():
@@ -164,19 +173,21 @@ def main(name: str, train: Callable[[Run], None], argv: Sequence[str] | None = N
     if not path.is_dir():
         log.error("%s is not a run directory", path)
         return EXIT_FAILED
-    lock = _lock(path, options.wait_lock)
+    lock = _lock(path, options.wait_lock) if ranks.rank() == 0 else -1
     if lock is None:
         log.error("another trainer holds %s; wait for it (--wait-lock SECONDS) or stop it", path)
         return EXIT_LOCKED
     if _is_complete(path):
         log.info("%s is complete, there is nothing to do", path)
         return 0
-    (path / "result.json").unlink(missing_ok=True)
+    if ranks.rank() == 0:
+        (path / "result.json").unlink(missing_ok=True)
     return _carry_out(Run(path), name, train)  # the lock stays with the process until it ends
 
 
 def keep_to_ourselves() -> None:
-    """Silence the libraries' telemetry and hub look-ups, and take one device. They read this when they are imported."""
+    """Silence the libraries' telemetry and hub look-ups, and take one device. They read this when they are imported.
+    Where several processes share a run each takes its own of all that are there."""
     os.environ |= dict.fromkeys(
         (
             "HF_HUB_OFFLINE",
@@ -190,6 +201,8 @@ def keep_to_ourselves() -> None:
         "1",
     )
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if ranks.world() > 1:
+        return
     # TRL refuses several visible GPUs in one process.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
@@ -202,6 +215,8 @@ def _carry_out(run: Run, name: str, train: Callable[[Run], None]) -> int:
         problem = classify(error)
         if problem.kind == "internal":
             traceback.print_exc()
+            if ranks.world() > 1:
+                return EXIT_FAILED  # perhaps another process has died: no reason to give the run up
         log.error("%s: %s", problem.kind, problem.message)
         run.fail(problem)
         return EXIT_FAILED

@@ -54,7 +54,7 @@ class BestWeights:
             return
         self._scores[step] = score
         if step and (self.best is None or score > self.best[1]):
-            if self._keeps:
+            if self._keeps and self.run.is_first:
                 self._keep(step, score)
             self.best = (step, score)
 
