@@ -76,7 +76,8 @@ ALGORITHMS: dict[str, Algorithm] = {
             fixes=("dpo",),
             description="Direct preference optimisation: prefer the corrected answer over the failed one, staying "
             "near the start.",
-            own={"steps": 60, "batch_size": 16, "learning_rate": 1e-4, "beta": 0.1},
+            # At 0.1, after SFT, the reference policy fell from 34.7 to 28.5 % of its held-out tasks; at 0.5 it rose.
+            own={"steps": 60, "batch_size": 16, "learning_rate": 1e-4, "beta": 0.5},
         ),
         _grpo(
             "grpo",
