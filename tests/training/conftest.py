@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from flywheel.accounts.actors import Actor
+from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core.traces import tooling
 from flywheel.edge.jobs import State
@@ -22,6 +23,7 @@ from flywheel.training.models import Dataset, DatasetBuild, Point, TrainingRun
 from flywheel.trajectories.import_export import uploads
 from tests.conftest import Build, Cast
 from workers.jobs.training import dataset_builds
+from workers.reference import build as build_policy
 
 WRONG = tooling.call_text("email.send", {"to": "Bako", "subject": "friday"})
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -113,8 +115,17 @@ class Room:
 
 @pytest.fixture
 def room(cast: Cast, build: Build) -> Room:
-    artifact = Artifact.objects.create(digest="a" * 64, manifest={}, kind="model", size=2_800_000)
-    base = build.version(weights=artifact)
+    return _room(cast, build, Artifact.objects.create(digest="a" * 64, manifest={}, kind="model", size=2_800_000))
+
+
+@pytest.fixture
+def weighty(cast: Cast, build: Build) -> Room:
+    """The base has the reference policy's weights."""
+    return _room(cast, build, artifacts.store(build_policy.POLICY, "model"))
+
+
+def _room(cast: Cast, build: Build, weights: Artifact) -> Room:
+    base = build.version(weights=weights)
     task_set = build.task_set(train=6, held_out=8)
     task_set.tasks.filter(split=Split.TRAIN).update(bucket="wrong_tool")
     room = Room(cast, build, base, task_set, EvalRun())

@@ -16,7 +16,7 @@ from flywheel.core.text.number_words import percent
 from workers.trainers.attempts import trl_seams
 from workers.trainers.attempts.live_engine import LiveEngine
 from workers.trainers.attempts.rewards import HeldOut, ProgressEval
-from workers.trainers.run import checkpoints, ranks
+from workers.trainers.run import checkpoints, memory_use, ranks
 from workers.trainers.run.checkpoints import Checkpoint
 from workers.trainers.run.run_directory import FINAL, Run
 from workers.trainers.run.run_failures import TrainingError
@@ -155,6 +155,7 @@ def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) 
         parameters=trainer.model.num_parameters(),
         trainable_parameters=sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad),
         versions={name: importlib.metadata.version(name) for name in VERSIONS},
+        machine=memory_use.machine(),
         seed=spec.seed,
     )
     trainer.create_model_card = lambda *_, **__: None
@@ -239,6 +240,8 @@ class Recorder(TrainerCallback):
         step = state.global_step
         metrics, bad = canonical(logs)
         metrics["step_time_s"] = round(time.perf_counter() - self._began, 4)
+        if (peak := memory_use.peak()) is not None:
+            metrics["peak_memory"] = peak
         self.run.event("step", step=step, metrics=metrics)
         # Before evaluation and checkpoint: weights that are no numbers must not become either.
         self.watch(step, metrics, bad)

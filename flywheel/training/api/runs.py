@@ -18,6 +18,7 @@ from flywheel.training.api.references import dataset_by_ref, eval_of
 from flywheel.training.launch import reward_lock
 from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
+from flywheel.training.runs import run_forecasts
 
 router = Router(tags=["training"])
 
@@ -119,6 +120,59 @@ class RunOut(Schema):
         return reward_lock.kept(row)
 
 
+class ForecastPartOut(Schema):
+    name: str
+    """For example `weights`, `activations` or `optimizer`."""
+    bytes: int
+
+
+class ForecastOut(Schema):
+    """Forecast of the peak memory, of the process on a CPU, of what torch allocates on a GPU."""
+
+    total: int
+    """Bytes."""
+    parts: list[ForecastPartOut]
+    """Largest first."""
+    moment: str
+    """When the peak is reached: `learning`, `updating`, `answering` or `loading`."""
+    longest: int
+    """Tokens of the longest row, or prompt."""
+    counted: bool
+    """Whether a token preview counted them; otherwise they are estimated from characters."""
+    device: str
+    """`cpu` or `cuda`."""
+    memory: int | None
+    """Bytes that a run may take on the machine; null until a run has started on it."""
+    step_seconds: float | None = None
+    """Seconds of a step with its share of evaluations, from earlier runs; null if there are none."""
+    rough: bool | None = None
+    """Whether those runs had another size or batch, so that only the arithmetic of a step is compared."""
+
+
+class ForecastedOut(Schema):
+    forecast: ForecastOut | None
+    """Null if the run cannot be forecast."""
+    problem: str
+    """Why it cannot be forecast."""
+    fits: bool | None
+    """Null if the machine's memory is unknown."""
+    proposal: dict[str, Any] | None
+    """`settings`, `mode` and `total` of a run that would fit; null if this one fits, or none does."""
+
+
+class UsageOut(Schema):
+    forecast: ForecastOut | None
+    """As it was at launch; null if it was not known."""
+    peak_memory: int | None
+    """Bytes, measured up to the newest step; null before the first one."""
+    peak_ratio: float | None
+    """Forecast over measured."""
+    step_seconds: float | None
+    """Seconds of a step, measured, with its share of evaluations; null before the second step and after a restart."""
+    step_ratio: float | None
+    """Forecast over measured."""
+
+
 class TrainingPointOut(Schema):
     step: int
     at: datetime
@@ -150,7 +204,12 @@ class Events(Schema):
 @router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN))
 def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
     """Freeze all inputs and queue the run. Repeating a key returns the existing run with 200."""
-    chosen = verbs.LaunchRequest(
+    run, made = verbs.launch(_request(request, asked), keyed(request).actor)
+    return Status(201 if made else 200, run)
+
+
+def _request(request: HttpRequest, asked: RunIn) -> verbs.LaunchRequest:
+    return verbs.LaunchRequest(
         key=asked.key or uuid.uuid4(),
         base=version_of(request, asked.base, "base"),
         algorithm=asked.algorithm,
@@ -163,8 +222,27 @@ def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
         leave_out=asked.leave_out,
         override_reason=asked.override_reason,
     )
-    run, made = verbs.launch(chosen, keyed(request).actor)
-    return Status(201 if made else 200, run)
+
+
+@router.post("/training-runs/forecast", response=ForecastedOut, auth=Key(Scope.TRAIN))
+def forecast_run(request: HttpRequest, asked: RunIn) -> dict[str, Any]:
+    """Forecast the memory and time of a run without launching it. Nothing is built or stored."""
+    return run_forecasts.before(_request(request, asked))
+
+
+@router.get("/training-runs/{run_id}/forecast", response=UsageOut, auth=Key(Scope.READ))
+def get_run_forecast(request: HttpRequest, run_id: int) -> dict[str, Any]:
+    """Return what was forecast for the run at launch, beside what was measured."""
+    run = _run(request, run_id)
+    found = run_forecasts.usage(run)
+    step = found["step"]
+    return {
+        "forecast": run.forecast or None,
+        "peak_memory": found["peak"],
+        "peak_ratio": found["peak_ratio"],
+        "step_seconds": step.total_seconds() if step else None,
+        "step_ratio": found["step_ratio"],
+    }
 
 
 @router.get("/training-runs", response=page_of(RunOut, "Runs"), auth=Key(Scope.READ))

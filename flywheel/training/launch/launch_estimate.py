@@ -1,4 +1,4 @@
-"""Before you launch: what the data is, how long it will take."""
+"""Before you launch: what the data is, how long it will take, how much memory it needs."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -6,11 +6,12 @@ from datetime import timedelta
 from statistics import median
 from typing import Any
 
-from django.db.models import Count, Max, Min, Q
+from django.db.models import Count, F, Max, Min, Q, QuerySet
 
 from flywheel.agents.models import Version
 from flywheel.core.evidence.contamination import Report
 from flywheel.core.evidence.fix_ladder import LEARNABLE
+from flywheel.core.recipes import ALGORITHMS
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
@@ -20,6 +21,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.datasets.dataset_builder import draft, kept, one_sided
 from flywheel.training.datasets.dataset_files import Draft
+from flywheel.training.launch import memory_estimate
 from flywheel.training.models import ContaminationCheck, Dataset, Point, TrainingRun
 
 FIRST_ROWS = 3
@@ -56,8 +58,12 @@ class Data:
 @dataclass(frozen=True, slots=True)
 class Duration:
     expected: timedelta
+    step: timedelta
+    """Of a step, with its share of evaluations and checkpoints."""
     runs: list[TrainingRun]
     """Earlier ones that it is estimated from."""
+    is_rough: bool = False
+    """Whether these had another size or batch, so that only the arithmetic of a step is compared."""
 
 
 def data_of(
@@ -122,32 +128,73 @@ def success_of(run: EvalRun | None) -> dict[str, Any] | None:
     return found
 
 
-def expected_duration(base: Version, settings: Mapping[str, Any], algorithm: str) -> Duration | None:
+def expected_duration(
+    base: Version, settings: Mapping[str, Any], algorithm: str, operations: float | None = None
+) -> Duration | None:
     """Estimate the run's duration, from earlier runs of the algorithm on weights and batches of this very size.
 
     Loading and the first step are taken as they were, the other steps (evaluations and checkpoints among them) in
-    proportion. None without such a run.
+    proportion. Without such a run, from runs that learn from the same kind of rows, at the speed in `operations` of a
+    step that theirs were forecast to need. None without those either.
     """
     if base.weights is None:
         return None
-    runs = TrainingRun.objects.filter(
-        project=base.agent.project_id,
-        algorithm=algorithm,
-        state=State.SUCCEEDED,
-        attempt=1,
-        base__weights__size=base.weights.size,
-        settings__batch_size=settings.get("batch_size"),
+    runs = TrainingRun.objects.filter(project=base.agent.project_id, state=State.SUCCEEDED, attempt=1)
+    same = _timed(
+        runs.filter(
+            algorithm=algorithm,
+            base__weights__size=base.weights.size,
+            settings__batch_size=settings.get("batch_size"),
+        )
     )
+    if same:
+        return _duration(same, median(map(_step_seconds, same)), settings["steps"])
+    if not operations:
+        return None
+    kin = [name for name, row in ALGORITHMS.items() if row.data == ALGORITHMS[algorithm].data]
+    alike = _timed(runs.filter(algorithm__in=kin, forecast__operations__gt=0))
+    if not alike:
+        return None
+    speed = median(run.forecast["operations"] / _step_seconds(run) for run in alike)
+    return _duration(alike, operations / speed, settings["steps"], is_rough=True)
+
+
+def frozen_forecast(
+    base: Version, algorithm: str, settings: Mapping[str, Any], tuning: Mapping[str, Any], dataset: Dataset
+) -> dict[str, Any]:
+    """The forecast that a run keeps beside what it will measure; empty where nothing is known."""
+    found, _ = memory_estimate.expected_memory(
+        base=base, algorithm=algorithm, settings=settings, tuning=tuning, dataset=dataset
+    )
+    if found is None:
+        return {}
+    return found.to_json() | step_time(expected_duration(base, settings, algorithm, found.forecast.operations))
+
+
+def step_time(duration: Duration | None) -> dict[str, Any]:
+    """The part of a kept forecast that is about time: `{"step_seconds", "rough"}`."""
+    if duration is None:
+        return {"step_seconds": None, "rough": None}
+    return {"step_seconds": duration.step.total_seconds(), "rough": duration.is_rough}
+
+
+def _timed(runs: QuerySet[TrainingRun]) -> list[Any]:
+    """The newest of these runs whose steps took time, with the times of the first and the last one and their number."""
     steps = Q(points__kind=Point.Kind.STEP)
     measured = runs.annotate(
         first=Min("points__at", filter=steps), last=Max("points__at", filter=steps), count=Count("points", filter=steps)
-    ).filter(count__gt=1)
-    earlier = list(measured.order_by("-pk")[:EARLIER])
-    if not earlier:
-        return None
+    ).filter(count__gt=1, last__gt=F("first"))
+    return list(measured.order_by("-pk")[:EARLIER])
+
+
+def _step_seconds(run: Any) -> float:
+    return float((run.last - run.first).total_seconds() / (run.count - 1))
+
+
+def _duration(earlier: list[Any], step: float, steps: int, *, is_rough: bool = False) -> Duration:
     start = median((run.first - run.started_at).total_seconds() for run in earlier)
-    each = median((run.last - run.first).total_seconds() / (run.count - 1) for run in earlier)
-    return Duration(timedelta(seconds=start + each * max(0, settings["steps"] - 1)), list(earlier))
+    expected = timedelta(seconds=start + step * max(0, steps - 1))
+    return Duration(expected, timedelta(seconds=step), earlier, is_rough)
 
 
 def _out_of_range(baseline: EvalRun | None, kind: str) -> str:

@@ -16,7 +16,7 @@ from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import dataset_builder
-from flywheel.training.launch import leak_refusals, reward_lock
+from flywheel.training.launch import launch_estimate, leak_refusals, reward_lock
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
 from flywheel.training.launch.validation_split import AWAY
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
@@ -82,6 +82,9 @@ def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
         task_set=task_set,
         algorithm=request.algorithm,
         spec_digest=digest(content),
+        forecast=launch_estimate.frozen_forecast(
+            base, request.algorithm, chosen["settings"], chosen["tuning"], dataset
+        ),
         total=chosen["settings"]["steps"],
         **chosen,
         **audited,

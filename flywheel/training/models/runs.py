@@ -34,6 +34,11 @@ class TrainingRun(Job):
     slot = models.CharField(max_length=32, default="local-0")
     """The device it trains on; one run at a time holds it."""
     spec_digest = models.CharField(max_length=64)
+    forecast = models.JSONField(default=dict, blank=True)
+    """The peak memory and the time of a step as they were forecast at launch (`launch_estimate.expected`); empty where
+    they were not known."""
+    machine = models.JSONField(default=dict, blank=True)
+    """What its trainer told of its device: `{"kind", "name", "memory"}`; empty until then."""
     recommendation = models.ForeignKey(
         Recommendation, on_delete=models.SET_NULL, null=True, blank=True, related_name="training_runs"
     )

@@ -1,5 +1,6 @@
 """From what should change to a run: what the fix ladder said, and launching."""
 
+import json
 from typing import Any
 
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
@@ -22,7 +23,14 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.set_power import set_power
 from flywheel.evals.models import EvalRun
-from flywheel.training.launch import launch_estimate, preview_jobs, reward_lock, run_control, validation_split
+from flywheel.training.launch import (
+    launch_estimate,
+    memory_estimate,
+    preview_jobs,
+    reward_lock,
+    run_control,
+    validation_split,
+)
 from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, inherited_of, lightest
 from flywheel.training.models import Dataset, Recommendation, TokenPreview, TrainingRun
 from flywheel.training.pages import launch_form
@@ -124,6 +132,15 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
     baseline = baseline_of(base, task_set)
     data = launch_estimate.data_of(task_set, form.known.data, rollouts, baseline, form.left_out, dataset)
     recipe = data.draft.recipe if data.draft else {}
+    memory, memory_problem = memory_estimate.expected_memory(
+        base=base,
+        algorithm=form.known.name,
+        settings=form.settings_now,
+        tuning=form.tuning_now,
+        dataset=dataset,
+        rows=data.draft.rows if data.draft else (),
+        held_out=data.held_out,
+    )
     judged, holds = reward_lock.standing_of(form.known.name, base, Dataset(task_set=task_set, recipe=recipe)) or (
         None,
         None,
@@ -141,9 +158,23 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "rollout_runs": _rollout_runs(task_set, rollouts),
         "can_show": set_power(task_set, base.pk),
         "validation": _validation(form, task_set),
-        "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name),
+        "duration": launch_estimate.expected_duration(
+            base, form.settings_now, form.known.name, memory.forecast.operations if memory else None
+        ),
+        "memory": memory,
+        "forecast": memory.to_json() if memory else {},
+        "memory_problem": memory_problem,
+        "fitting": _fitting(memory),
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
+
+
+def _fitting(memory: memory_estimate.Memory | None) -> str:
+    """The form's fields in JSON, as a proposal that fits would fill them; empty where there is nothing to propose."""
+    if memory is None or memory.proposal is None:
+        return ""
+    fields = {launch_form.PREFIX + name: launch_form.write(value) for name, value in memory.proposal.settings.items()}
+    return json.dumps(fields | ({"mode": memory.proposal.mode} if memory.proposal.mode else {}))
 
 
 def _validation(form: launch_form.LaunchForm, task_set: TaskSet) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ from flywheel.templatetags.numbers import count
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
 from flywheel.training.launch.run_control import (
     LORA,
+    MAX_RANK,
     LaunchRequest,
     check_settings,
     check_tuning,
@@ -159,6 +160,14 @@ class LaunchForm(ObjectForm):
             with suppress(FieldError):
                 found[name] = SETTINGS[name].check(self.value.get(PREFIX + name, ""))
         return found
+
+    @property
+    def tuning_now(self) -> dict[str, Any]:
+        """The tuning as far as it can be read; an adapter's rank at its default where it cannot."""
+        if self["mode"].data != "lora":
+            return {"mode": "full"}
+        ranks = {name: number(self.cleaned_data.get(name, ""), most=MAX_RANK) or LORA[name] for name in LORA}
+        return {"mode": "lora", **ranks}
 
     def request(self) -> LaunchRequest | None:
         """Return the launch that the form asks for; None with every problem noted at its field."""

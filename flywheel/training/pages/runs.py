@@ -28,7 +28,7 @@ from flywheel.training.datasets.contamination_checks import kept_checks
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
-from flywheel.training.runs import run_files, run_repeats
+from flywheel.training.runs import run_files, run_forecasts, run_repeats
 
 GAINS_SHOWN = 12
 DIFFERENCE = "candidates__report__comparison__differences__success"
@@ -126,6 +126,7 @@ def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
         "curves": run_charts.curves(found, steps, stride),
         "curves_aside": run_charts.curves(found, steps, stride, aside=True),
         "samples": run_details.samples(found, request.GET.get("samples", "")),
+        "usage": run_forecasts.usage(found),
         "log": run_details.log(found),
         "output": run_files.output_tail(found),
         "advice": run_details.failed_advice(found) if found.state == State.FAILED else "",

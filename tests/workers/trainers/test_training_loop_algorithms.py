@@ -7,7 +7,7 @@ import pytest
 from flywheel.core.recipes import ALGORITHMS
 from tests.workers.trainers.cast import Make, Start
 
-EVERYWHERE = {"loss", "grad_norm", "learning_rate", "entropy", "step_time_s", "tokens"}
+EVERYWHERE = {"loss", "grad_norm", "learning_rate", "entropy", "step_time_s", "peak_memory", "tokens"}
 OF_ATTEMPTS = {
     "reward_mean",
     "reward_std",

@@ -343,6 +343,7 @@ def _progress(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for row in rows:
         if row["event"] == "training_start":
             changes |= {"total": row["total_steps"], "done": row["resumed_from"] or 0}
+            changes |= {"machine": row["machine"]} if "machine" in row else {}
         elif row["event"] == "step":
             changes["done"] = row["step"]
         elif row["event"] == "checkpoint":

@@ -8,7 +8,7 @@ import pytest
 
 from tests.workers.trainers.cast import NAMES, Make, Start, slow
 
-TIMES = {"step_time_s"}
+TIMES = {"step_time_s", "peak_memory"}
 
 
 def same_training(left: dict[int, dict[str, float]], right: dict[int, dict[str, float]]) -> None:

@@ -1,0 +1,336 @@
+"""How much memory a training run will need at its peak, by its parts, and how much arithmetic a step is.
+
+The formulas are of decoders as Llama, Qwen and Mistral are built, trained by TRL in torch
+(`docs/design/forecast.md` derives them and compares them with measured runs). Their sources: weights, gradients and
+Adam's two moments at 4 bytes each are mixed-precision training's (Rajbhandari et al., ZeRO,
+https://arxiv.org/abs/1910.02054, section 3.1); activations are counted layer by layer as in Korthikanti et al.
+(https://arxiv.org/abs/2205.05198, section 4.1), but for RMSNorm, a gated MLP and fused attention; arithmetic is 2
+operations a weight and token forward and 4 backward (Kaplan et al., https://arxiv.org/abs/2001.08361, table 1).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from flywheel.core.recipes.training_algorithms import ALGORITHMS
+
+Device = Literal["cpu", "cuda"]
+
+FLOAT = 4
+"""Bytes of a weight that learns, of its gradient and of each of Adam's moments."""
+HALF = 2
+PROCESS = 580 * 2**20
+"""Bytes of a trainer on a CPU before it loads a model: Python, torch, transformers and TRL, as measured. A GPU has none
+of these; what CUDA takes for itself is not among what torch allocates."""
+ALLOCATOR: Mapping[Device, float] = {"cpu": 1.15, "cuda": 1.0}
+"""By how much activations take more than their sizes: on a CPU the C library keeps gaps between tensors of a few
+megabytes, as measured; what torch allocated on a GPU has none."""
+TILE = (4096, 32_768)
+"""Tokens and vocabulary of the pieces in which TRL 1.16 works out log-probabilities (`trl.kernels.chunked_logprob`)."""
+TILES: Mapping[Device, int] = {"cpu": 7, "cuda": 1}
+"""Copies of a piece that are alive going back: torch makes one an operation, the GPU's kernel works in place."""
+ANSWER_COPIES = {False: 4, True: 8}
+"""Copies of the vocabulary's scores while a token is chosen, by whether it is drawn at random."""
+ASKED_MOST = 64
+"""Held-out tasks that are asked on the way, at most."""
+ROOM = 0.9
+"""Share of a machine's memory that a proposal may fill."""
+
+
+class UnknownShapes(Exception):
+    """The model's configuration does not say what a forecast needs; the message names what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What a forecast needs to know of a model."""
+
+    parameters: int
+    layers: int
+    hidden: int
+    inner: int
+    """Width of the MLP."""
+    queries: int
+    """Width of all query heads together."""
+    keys: int
+    """Width of all key heads together."""
+    vocabulary: int
+    is_tied: bool
+    """Whether the output layer's weights are the embedding's."""
+    has_head_norms: bool
+    """Whether queries and keys are normalised, as Qwen3 does."""
+    projections: Sequence[tuple[int, int]]
+    """Inputs and outputs of the linear layers that LoRA adapts."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], tensors: Mapping[str, Sequence[int]]) -> "Shapes":
+        """Read a `config.json` and the tensors' shapes by name. Raises UnknownShapes."""
+        text = config.get("text_config") or config
+        names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+        numbers: dict[str, int] = {}
+        for name in names:
+            value = text.get(name)
+            if not isinstance(value, int) or value < 1:
+                raise UnknownShapes(f"config.json has no {name}")
+            numbers[name] = value
+        heads = numbers["num_attention_heads"]
+        width = text.get("head_dim") or numbers["hidden_size"] // heads
+        matrices = [
+            shape
+            for name, shape in tensors.items()
+            if len(shape) == 2 and not any(part in name for part in ("embed", "lm_head", "wte", "wpe"))
+        ]
+        return cls(
+            parameters=sum(math.prod(shape) for shape in tensors.values()),
+            layers=numbers["num_hidden_layers"],
+            hidden=numbers["hidden_size"],
+            inner=numbers["intermediate_size"],
+            queries=heads * width,
+            keys=(text.get("num_key_value_heads") or heads) * width,
+            vocabulary=numbers["vocab_size"],
+            is_tied=not any("lm_head" in name for name in tensors),
+            has_head_norms=any("q_norm" in name for name in tensors),
+            projections=[(shape[1], shape[0]) for shape in matrices],
+        )
+
+    @property
+    def head(self) -> int:
+        """Weights of the output layer."""
+        return self.vocabulary * self.hidden
+
+    def adapter(self, rank: int) -> int:
+        """Weights of a LoRA adapter on every linear layer but the output's."""
+        return sum(rank * (inputs + outputs) for inputs, outputs in self.projections)
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens of the rows, or of the prompts where the policy answers itself."""
+
+    typical: int
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that is forecast. `settings` are complete."""
+
+    shapes: Shapes
+    algorithm: str
+    settings: Mapping[str, Any]
+    tuning: Mapping[str, Any]
+    lengths: Lengths
+    device: Device = "cpu"
+    held_out: int = ASKED_MOST
+    """Held-out tasks."""
+
+    @property
+    def is_lora(self) -> bool:
+        return bool(self.tuning["mode"] == "lora")
+
+    @property
+    def is_reinforced(self) -> bool:
+        return ALGORITHMS[self.algorithm].is_reinforced
+
+    @property
+    def micro(self) -> int:
+        """Rows, pairs or attempts that are learnt from at once."""
+        return int(self.settings["micro_batch_size"] or self.settings["batch_size"])
+
+    @property
+    def sequences(self) -> int:
+        """Sequences in a row: a pair has two."""
+        return 2 if ALGORITHMS[self.algorithm].data == "pairs" else 1
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether a second copy of the weights is kept; a LoRA's start is its base, which is there."""
+        if self.is_lora:
+            return False
+        return not self.is_reinforced if self.algorithm in ("dpo", "kto") else bool(self.settings.get("beta"))
+
+    @property
+    def learning(self) -> int:
+        """Weights that learn."""
+        return self.shapes.adapter(self.tuning["rank"]) if self.is_lora else self.shapes.parameters
+
+    def tokens(self, of_row: int) -> int:
+        """Tokens of a sequence that is learnt from, given those of its row."""
+        if self.is_reinforced:
+            return of_row + int(self.settings["max_completion_length"])
+        most = int(self.settings["max_length"])
+        return most if self.settings.get("trl.packing") else min(of_row, most)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Peak memory in bytes, by its parts, largest first."""
+
+    moment: str
+    """When the peak is reached: `learning`, `updating`, `answering` or `loading`."""
+    parts: Mapping[str, int]
+    operations: float
+    """Floating-point operations of a step."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"moment", "total", "operations", "parts": [{"name", "bytes"}]}`"""
+        parts = [{"name": name, "bytes": size} for name, size in self.parts.items()]
+        return {"moment": self.moment, "total": self.total, "operations": self.operations, "parts": parts}
+
+
+def forecast(plan: Plan) -> Forecast:
+    """Forecast the peak: the largest of the moments that a run passes through."""
+    kept = _kept(plan)
+    moments = {
+        "learning": kept | _learning(plan),
+        "updating": kept | _updating(plan),
+        "answering": kept | _answering(plan),
+        "loading": {name: kept[name] for name in ("libraries", "weights")} | {"model file": kept["weights"]},
+    }
+    if plan.device == "cuda":
+        moments.pop("loading")  # the file is read on the CPU's side
+    moment, parts = max(moments.items(), key=lambda item: sum(item[1].values()))
+    ordered = dict(sorted(((name, size) for name, size in parts.items() if size), key=lambda item: -item[1]))
+    return Forecast(moment, ordered, _operations(plan))
+
+
+def _kept(plan: Plan) -> dict[str, int]:
+    """What is there from the first step to the last."""
+    frozen = HALF if plan.device == "cuda" and plan.is_lora else FLOAT
+    adapter = plan.learning * FLOAT if plan.is_lora else 0
+    return {
+        "libraries": PROCESS if plan.device == "cpu" else 0,
+        "weights": plan.shapes.parameters * frozen + adapter,
+        "optimizer": plan.learning * 2 * FLOAT,
+        "reference model": plan.shapes.parameters * FLOAT if plan.has_reference else 0,
+    }
+
+
+def _learning(plan: Plan) -> dict[str, int]:
+    """Where the backward pass begins: every activation is there, a layer's gradients, and the loss's own memory.
+
+    Gradients are there from the micro-batch before; in the first one only the output layer's.
+    """
+    shapes = plan.shapes
+    length = plan.tokens(plan.lengths.longest)
+    tokens = plan.micro * plan.sequences * length
+    of_layer = _layer(plan, length) * tokens
+    going_back = (4 * shapes.inner + 4 * shapes.hidden) * tokens * FLOAT
+    layers = of_layer * shapes.layers
+    if plan.settings["gradient_checkpointing"]:
+        layers = tokens * shapes.hidden * FLOAT * shapes.layers + of_layer
+    around = tokens * shapes.hidden * FLOAT * 7  # the embedding, the last norm, what the loss copies, its gradients
+    scored = min(tokens, TILE[0]) * min(shapes.vocabulary, TILE[1]) * FLOAT * TILES[plan.device]
+    head = 0 if plan.is_lora else shapes.head * FLOAT
+    has_earlier = plan.micro < plan.settings["batch_size"]
+    casts = shapes.parameters * HALF if plan.device == "cuda" and not plan.is_lora else 0
+    return {
+        "activations": int((layers + going_back + around) * ALLOCATOR[plan.device]),
+        "loss": scored + head,
+        "gradients": plan.learning * FLOAT if has_earlier else 0,
+        "16-bit copies": casts,
+    }
+
+
+def _updating(plan: Plan) -> dict[str, int]:
+    """The end of the backward pass and the step: all gradients, and the embedding's before it is added."""
+    embedding = 0 if plan.is_lora else plan.shapes.head * FLOAT
+    return {"gradients": plan.learning * FLOAT + embedding}
+
+
+def _answering(plan: Plan) -> dict[str, int]:
+    """While answers are written: keys and values of every token so far, the prompts' one pass, and the scores."""
+    shapes, settings = plan.shapes, plan.settings
+    asked = plan.settings["batch_size"] if plan.is_reinforced else min(ASKED_MOST, plan.held_out)
+    at_once = min(int(settings["eval_batch_size"]), max(1, asked))
+    number = HALF if plan.device == "cuda" and plan.is_lora else FLOAT
+    prompt = plan.lengths.longest
+    cache = 2 * shapes.layers * shapes.keys * (prompt + int(settings["max_completion_length"])) * at_once * number
+    prefill = at_once * prompt * (3 * shapes.inner + 6 * shapes.hidden) * number
+    scores = at_once * shapes.vocabulary * FLOAT * ANSWER_COPIES[plan.is_reinforced]
+    return {"answers": cache + cache // max(1, shapes.layers) + max(prefill, scores)}
+
+
+def _layer(plan: Plan, length: int) -> int:
+    """Bytes of a layer's activations for each token of so long a sequence that torch keeps for the backward pass.
+
+    Of two norms the input, the normalised input and the output, which is the linear layers' input; of attention the
+    queries, the keys and values of every query head and the result; of the MLP gate, up, the activated gate and their
+    product. Each layer keeps a mask of its own, a number for every pair of tokens. A frozen norm needs no normalised
+    input. Under autocast what enters a linear layer is kept in 16 bits, and
+    what a norm works out in 32.
+    """
+    shapes = plan.shapes
+    norms = (4 if plan.is_lora else 6) * shapes.hidden
+    if shapes.has_head_norms:
+        norms += (1 if plan.is_lora else 2) * (shapes.queries + shapes.keys)
+    rest = 4 * shapes.queries + 4 * shapes.inner + length
+    if plan.is_lora:
+        rest += 7 * int(plan.tuning["rank"])
+    if plan.device == "cpu":
+        return (norms + rest) * FLOAT
+    return norms * FLOAT + rest * HALF
+
+
+def _operations(plan: Plan) -> float:
+    """Operations of a step: 2 a weight and token for each pass forward, as many again for the gradients of the inputs
+    and for those of the weights that learn; and attention's 4 a layer, width and pair of tokens."""
+    shapes, settings = plan.shapes, plan.settings
+    length = plan.tokens(plan.lengths.typical)
+    tokens = int(settings["batch_size"]) * plan.sequences * length
+    matrices = sum(inputs * outputs for inputs, outputs in shapes.projections) + shapes.head
+    forward = 2.0 * tokens * matrices + 2.0 * shapes.layers * shapes.queries * tokens * length
+    passes = 2.0 if plan.is_lora else 3.0
+    passes += bool(settings["gradient_checkpointing"])
+    passes += plan.algorithm in ("dpo", "kto") or bool(settings.get("beta"))
+    passes += plan.is_reinforced  # its own attempts are written first
+    return float(forward * passes)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Settings that would fit, those that differ, and what they need."""
+
+    settings: Mapping[str, Any]
+    mode: str
+    """`lora` where all weights do not fit; empty where it stays."""
+    total: int
+
+
+def proposal(plan: Plan, memory: int) -> Proposal | None:
+    """Propose the least change with which a run fits into so many bytes; None where nothing does.
+
+    A smaller micro-batch costs nothing but some speed, checkpointing a third of it, and LoRA is another method: they
+    are tried in that order.
+    """
+    for changed in _changes(plan):
+        total = forecast(changed).total
+        if total <= ROOM * memory:
+            names = ("micro_batch_size", "gradient_checkpointing", "eval_batch_size")
+            settings = {name: changed.settings[name] for name in names}
+            differing = {name: value for name, value in settings.items() if plan.settings[name] != value}
+            return Proposal(differing, "lora" if changed.is_lora and not plan.is_lora else "", total)
+    return None
+
+
+def _changes(plan: Plan) -> Iterator[Plan]:
+    batch = int(plan.settings["batch_size"])
+    least = 2 if plan.algorithm == "kto" else 1
+    sizes = [size for size in range(plan.micro, 0, -1) if batch % size == 0 and size >= least]
+    tunings = [plan.tuning] if plan.is_lora else [plan.tuning, {"mode": "lora", "rank": 8, "alpha": 16}]
+    for tuning in tunings:
+        for checkpointing in sorted({bool(plan.settings["gradient_checkpointing"]), True}):
+            for size in sizes:
+                asked = min(int(plan.settings["eval_batch_size"]), max(8, size))
+                for answers in (int(plan.settings["eval_batch_size"]), asked):
+                    settings = {
+                        "micro_batch_size": plan.settings["micro_batch_size"] if size == plan.micro else size,
+                        "gradient_checkpointing": checkpointing,
+                        "eval_batch_size": answers,
+                    }
+                    yield replace(plan, tuning=tuning, settings={**plan.settings, **settings})

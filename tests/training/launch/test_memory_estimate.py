@@ -1,0 +1,92 @@
+"""The forecast at launch: of the model's files, of counted or estimated tokens, beside the machine's memory."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
+from flywheel.edge.jobs import State
+from flywheel.training.launch import launch_estimate, preview_jobs
+from flywheel.training.launch.memory_estimate import Memory, expected_memory
+from flywheel.training.models import TokenPreview, TrainingRun
+from tests.pages import page_of
+from tests.training.conftest import NOON, Room
+
+pytestmark = pytest.mark.django_db
+
+
+def memory_of(room: Room, run: TrainingRun, **changed: Any) -> Memory:
+    settings = {**run.settings, **changed}
+    found, problem = expected_memory(
+        base=room.base, algorithm=run.algorithm, settings=settings, tuning=run.tuning, dataset=run.dataset
+    )
+    assert found is not None, problem
+    return found
+
+
+def test_a_run_keeps_its_forecast(weighty: Room) -> None:
+    run = weighty.launch()
+    kept = run.forecast
+    assert kept["total"] == sum(part["bytes"] for part in kept["parts"])
+    assert kept["parts"][0]["bytes"] == max(part["bytes"] for part in kept["parts"])
+    assert (kept["counted"], kept["device"], kept["memory"], kept["step_seconds"]) == (False, "cpu", None, None)
+
+
+def test_a_model_that_cannot_be_read_is_launched_without_a_forecast(room: Room) -> None:
+    run = room.launch()
+    assert run.forecast == {}
+    about = {"settings": run.settings, "tuning": run.tuning, "dataset": run.dataset}
+    assert expected_memory(base=room.base, algorithm="sft", **about) == (None, "its files have no config.json")
+
+
+def test_tokens_are_those_of_the_preview_where_there_is_one(weighty: Room) -> None:
+    run = weighty.launch()
+    assert memory_of(weighty, run).preview is None
+    made, _ = preview_jobs.preview(
+        base=weighty.base,
+        dataset=run.dataset,
+        actor=Actor(weighty.cast.trainer),
+        task_set=weighty.task_set,
+        algorithm="sft",
+    )
+    TokenPreview.objects.filter(pk=made.pk).update(state=State.SUCCEEDED, result={"median": 50, "longest": 77})
+    found = memory_of(weighty, run)
+    assert (found.preview, found.lengths.typical, found.lengths.longest) == (made, 50, 77)
+
+
+def test_a_run_that_the_machine_has_no_room_for_is_told_with_what_fits(
+    weighty: Room, sign_in: Callable[[User], Client]
+) -> None:
+    run = weighty.launch()
+    TrainingRun.objects.filter(pk=run.pk).update(machine={"kind": "cpu", "name": "CPU", "memory": 700 * 2**20})
+    found = memory_of(weighty, run, batch_size=256)
+    assert found.is_too_large
+    assert found.proposal is not None
+    assert found.proposal.total < found.machine["memory"]
+    assert not memory_of(weighty, run, batch_size=256, **found.proposal.settings).is_too_large
+    fields = {"task_set": str(weighty.task_set), "algorithm": "sft", "set.batch_size": "256"}
+    page = sign_in(weighty.cast.trainer).get(reverse("training:launch", args=["acme"]), fields)
+    text = page_of(page)
+    assert "Too large for the machine." in text
+    assert "micro_batch_size" in json.loads(page.context["fitting"]).popitem()[0]
+
+
+def test_time_of_another_size_is_estimated_by_arithmetic_and_called_rough(weighty: Room) -> None:
+    run = weighty.launch()
+    weighty.measured(run, 21, loss=float)
+    TrainingRun.objects.filter(pk=run.pk).update(
+        state=State.SUCCEEDED, attempt=1, started_at=NOON, finished_at=NOON + timedelta(seconds=30)
+    )
+    larger = {**run.settings, "batch_size": 4 * run.settings["batch_size"]}
+    assert launch_estimate.expected_duration(weighty.base, larger, "sft") is None
+    operations = memory_of(weighty, run, **larger).forecast.operations
+    duration = launch_estimate.expected_duration(weighty.base, larger, "sft", operations)
+    assert duration is not None
+    assert (duration.is_rough, duration.step) == (True, timedelta(seconds=4))
+    assert launch_estimate.expected_duration(weighty.base, larger, "grpo", operations) is None, "it writes, too"
