@@ -164,7 +164,7 @@ def measure(case: Case, base: Path, place: Path, steps: int) -> dict[str, Any]:
 
 def rows_of(case: Case) -> list[dict[str, Any]]:
     """Rows enough for a batch, each with a request of so many words."""
-    make = ROWS.get(case.algorithm, task)
+    make: Any = ROWS.get(case.algorithm, task)
     count = max(len(NAMES), case.settings["batch_size"])
     rows = []
     for number in range(count):

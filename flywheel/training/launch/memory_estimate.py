@@ -61,7 +61,6 @@ def expected_memory(
     tuning: Mapping[str, Any],
     dataset: Dataset | None,
     rows: Rows = (),
-    held_out: int = memory_forecast.ASKED_MOST,
 ) -> tuple[Memory | None, str]:
     """Forecast a run's peak memory, or say why that cannot be done. `rows` are those of a dataset that is not there
     yet."""
@@ -76,7 +75,7 @@ def expected_memory(
     if lengths is None:
         return None, "there are no rows yet"
     machine = _machine()
-    plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"), held_out)
+    plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"))
     found = Memory(memory_forecast.forecast(plan), lengths, preview, machine, None)
     if found.is_too_large:
         found = replace(found, proposal=memory_forecast.proposal(plan, machine["memory"]))

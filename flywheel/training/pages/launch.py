@@ -139,7 +139,6 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         tuning=form.tuning_now,
         dataset=dataset,
         rows=data.draft.rows if data.draft else (),
-        held_out=data.held_out,
     )
     judged, holds = reward_lock.standing_of(form.known.name, base, Dataset(task_set=task_set, recipe=recipe)) or (
         None,

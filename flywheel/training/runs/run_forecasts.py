@@ -49,7 +49,7 @@ def _rows(request: LaunchRequest, algorithm: recipes.Algorithm) -> list[dict[str
 
 
 def usage(run: TrainingRun) -> dict[str, Any]:
-    """Compare what the run took with its forecast: `{"peak", "peak_ratio", "step", "forecast_step", "step_ratio"}`, bytes
+    """Compare what it took with its forecast: `{"peak", "peak_ratio", "step", "forecast_step", "step_ratio"}`, in bytes
     and times, None where it was not measured or not forecast. A ratio is forecast over measured.
 
     A step's time is, as in the forecast, with its share of evaluations and checkpoints.
