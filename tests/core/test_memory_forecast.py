@@ -113,6 +113,13 @@ def test_least_change_that_fits_is_proposed() -> None:
     assert proposal(asked, 2**29) is None
 
 
+def test_processes_share_a_batch_and_exchange_their_gradients() -> None:
+    alone, shared = forecast(plan(micro_batch_size=0)), forecast(plan(micro_batch_size=0, processes=2))
+    assert part("activations", shared) == pytest.approx(part("activations", alone) / 2, rel=0.01)
+    assert part("gradients to exchange", shared) == FLOAT * SHAPES.parameters
+    assert shared.operations == alone.operations / 2
+
+
 def test_kto_keeps_two_rows_in_a_micro_batch() -> None:
     asked = plan("kto", batch_size=16, micro_batch_size=16)
     found = proposal(asked, forecast(asked).total // 2)

@@ -134,9 +134,18 @@ class Plan:
         return ALGORITHMS[self.algorithm].is_reinforced
 
     @property
+    def processes(self) -> int:
+        return int(self.settings.get("processes", 1))
+
+    @property
+    def share(self) -> int:
+        """What a process has of each batch."""
+        return int(self.settings["batch_size"]) // self.processes
+
+    @property
     def micro(self) -> int:
-        """Rows, pairs or attempts that are learnt from at once."""
-        return int(self.settings["micro_batch_size"] or self.settings["batch_size"])
+        """Rows, pairs or attempts that a process learns from at once."""
+        return int(self.settings["micro_batch_size"] or self.share)
 
     @property
     def sequences(self) -> int:
@@ -165,13 +174,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Peak memory in bytes, by its parts, largest first."""
+    """Peak memory of a process in bytes, by its parts, largest first."""
 
     moment: str
     """When the peak is reached: `learning`, `updating`, `answering` or `loading`."""
     parts: Mapping[str, int]
     operations: float
-    """Floating-point operations of a step."""
+    """Floating-point operations of a process in a step."""
 
     @property
     def total(self) -> int:
@@ -208,6 +217,7 @@ def _kept(plan: Plan) -> dict[str, int]:
         "weights": plan.shapes.parameters * frozen + adapter,
         "optimizer": plan.learning * 2 * FLOAT,
         "reference model": plan.shapes.parameters * FLOAT if plan.has_reference else 0,
+        "gradients to exchange": plan.learning * FLOAT if plan.processes > 1 else 0,
     }
 
 
@@ -227,7 +237,7 @@ def _learning(plan: Plan) -> dict[str, int]:
     around = tokens * shapes.hidden * FLOAT * 7  # the embedding, the last norm, what the loss copies, its gradients
     scored = min(tokens, TILE[0]) * min(shapes.vocabulary, TILE[1]) * FLOAT * TILES[plan.device]
     head = 0 if plan.is_lora else shapes.head * FLOAT
-    has_earlier = plan.micro < plan.settings["batch_size"]
+    has_earlier = plan.micro < plan.share
     casts = shapes.parameters * HALF if plan.device == "cuda" and not plan.is_lora else 0
     return {
         "activations": int((layers + going_back + around) * ALLOCATOR[plan.device]),
@@ -246,7 +256,7 @@ def _updating(plan: Plan) -> dict[str, int]:
 def _answering(plan: Plan) -> dict[str, int]:
     """While answers are written: keys and values of every token so far, the prompts' one pass, and the scores."""
     shapes, settings = plan.shapes, plan.settings
-    asked = plan.settings["batch_size"] if plan.is_reinforced else min(ASKED_MOST, plan.held_out)
+    asked = plan.share if plan.is_reinforced else min(ASKED_MOST, plan.held_out)
     at_once = min(int(settings["eval_batch_size"]), max(1, asked))
     number = HALF if plan.device == "cuda" and plan.is_lora else FLOAT
     prompt = plan.lengths.longest
@@ -282,7 +292,7 @@ def _operations(plan: Plan) -> float:
     and for those of the weights that learn; and attention's 4 a layer, width and pair of tokens."""
     shapes, settings = plan.shapes, plan.settings
     length = plan.tokens(plan.lengths.typical)
-    tokens = int(settings["batch_size"]) * plan.sequences * length
+    tokens = plan.share * plan.sequences * length
     matrices = sum(inputs * outputs for inputs, outputs in shapes.projections) + shapes.head
     forward = 2.0 * tokens * matrices + 2.0 * shapes.layers * shapes.queries * tokens * length
     passes = 2.0 if plan.is_lora else 3.0
@@ -319,9 +329,8 @@ def proposal(plan: Plan, memory: int) -> Proposal | None:
 
 
 def _changes(plan: Plan) -> Iterator[Plan]:
-    batch = int(plan.settings["batch_size"])
     least = 2 if plan.algorithm == "kto" else 1
-    sizes = [size for size in range(plan.micro, 0, -1) if batch % size == 0 and size >= least]
+    sizes = [size for size in range(plan.micro, 0, -1) if plan.share % size == 0 and size >= least]
     tunings = [plan.tuning] if plan.is_lora else [plan.tuning, {"mode": "lora", "rank": 8, "alpha": 16}]
     for tuning in tunings:
         for checkpointing in sorted({bool(plan.settings["gradient_checkpointing"]), True}):
