@@ -46,8 +46,8 @@ CASES = [
     Case("SFT, LoRA", "reference", "sft", {"batch_size": 128}, LORA),
     Case("DPO", "reference", "dpo", {"batch_size": 64}),
     Case("KTO", "reference", "kto", {"batch_size": 64}),
-    Case("GRPO", "reference", "grpo", {"batch_size": 128}, words=10),
-    Case("PPO", "reference", "ppo", {"batch_size": 128}, words=10),
+    Case("GRPO", "reference", "grpo", {"batch_size": 64}, words=10),
+    Case("PPO", "reference", "ppo", {"batch_size": 64}, words=10),
     Case("SFT", "135M", "sft", {"batch_size": 2}, words=20),
     Case("SFT, LoRA", "135M", "sft", {"batch_size": 4}, LORA, words=20),
     Case("DPO, LoRA", "135M", "dpo", {"batch_size": 2}, LORA, words=20),
@@ -118,7 +118,7 @@ def measure(case: Case, base: Path, place: Path, steps: int) -> dict[str, Any]:
         steps=steps,
     )
     answer = 96 if case.model == "reference" else 16
-    settings = {"steps": steps, "max_completion_length": answer, "max_length": 1024, "eval_batch_size": 32}
+    settings = {"steps": steps, "max_completion_length": answer, "eval_batch_size": 32}
     run.spec |= {"tuning": case.tuning, "settings": {**settings, **case.settings}}
     run.save()
     from workers.trainers.run import run_spec
