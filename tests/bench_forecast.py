@@ -1,4 +1,4 @@
-"""How near the forecast of memory comes: `python -m tests.bench_forecast [--only "135M sft"] [--steps 2]`.
+"""The forecast of memory beside real runs: `python -m tests.bench_forecast [--only "135M sft"] [--steps 2]`.
 
 Each case is a real run of a few steps without held-out tasks, by the trainer's own command, on the reference policy and
 on a model of random weights in the shape of SmolLM2-135M. Its forecast is made beforehand, of the model's files, the

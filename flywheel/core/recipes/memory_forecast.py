@@ -1,4 +1,4 @@
-"""How much memory a training run will need at its peak, by its parts, and how much arithmetic a step is.
+"""Peak memory that a training run will need, by its parts, and the arithmetic of a step.
 
 The formulas are of decoders as Llama, Qwen and Mistral are built, trained by TRL in torch
 (`docs/design/forecast.md` derives them and compares them with measured runs). Their sources: weights, gradients and
@@ -44,7 +44,7 @@ class UnknownShapes(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What a forecast needs to know of a model."""
+    """Sizes of a model that a forecast needs."""
 
     parameters: int
     layers: int
@@ -139,7 +139,7 @@ class Plan:
 
     @property
     def share(self) -> int:
-        """What a process has of each batch."""
+        """Rows, pairs or attempts of each batch that a process has."""
         return int(self.settings["batch_size"]) // self.processes
 
     @property
@@ -209,7 +209,7 @@ def forecast(plan: Plan) -> Forecast:
 
 
 def _kept(plan: Plan) -> dict[str, int]:
-    """What is there from the first step to the last."""
+    """Parts that are there from the first step to the last."""
     frozen = HALF if plan.device == "cuda" and plan.is_lora else FLOAT
     adapter = plan.learning * FLOAT if plan.is_lora else 0
     return {
@@ -222,7 +222,7 @@ def _kept(plan: Plan) -> dict[str, int]:
 
 
 def _learning(plan: Plan) -> dict[str, int]:
-    """Where the backward pass begins: every activation is there, a layer's gradients, and the loss's own memory.
+    """Parts where the backward pass begins: every activation is there, a layer's gradients, and the loss's own memory.
 
     Gradients are there from the micro-batch before; in the first one only the output layer's.
     """
@@ -248,13 +248,13 @@ def _learning(plan: Plan) -> dict[str, int]:
 
 
 def _updating(plan: Plan) -> dict[str, int]:
-    """The end of the backward pass and the step: all gradients, and the embedding's before it is added."""
+    """Parts at the end of the backward pass and in the step: all gradients, and the embedding's before it is added."""
     embedding = 0 if plan.is_lora else plan.shapes.head * FLOAT
     return {"gradients": plan.learning * FLOAT + embedding}
 
 
 def _answering(plan: Plan) -> dict[str, int]:
-    """While answers are written: keys and values of every token so far, the prompts' one pass, and the scores."""
+    """Parts while answers are written: keys and values of every token so far, the prompts' one pass, and the scores."""
     shapes, settings = plan.shapes, plan.settings
     asked = plan.share if plan.is_reinforced else min(ASKED_MOST, plan.held_out)
     at_once = min(int(settings["eval_batch_size"]), max(1, asked))

@@ -132,14 +132,6 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
     baseline = baseline_of(base, task_set)
     data = launch_estimate.data_of(task_set, form.known.data, rollouts, baseline, form.left_out, dataset)
     recipe = data.draft.recipe if data.draft else {}
-    memory, memory_problem = memory_estimate.expected_memory(
-        base=base,
-        algorithm=form.known.name,
-        settings=form.settings_now,
-        tuning=form.tuning_now,
-        dataset=dataset,
-        rows=data.draft.rows if data.draft else (),
-    )
     judged, holds = reward_lock.standing_of(form.known.name, base, Dataset(task_set=task_set, recipe=recipe)) or (
         None,
         None,
@@ -157,14 +149,28 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "rollout_runs": _rollout_runs(task_set, rollouts),
         "can_show": set_power(task_set, base.pk),
         "validation": _validation(form, task_set),
-        "duration": launch_estimate.expected_duration(
-            base, form.settings_now, form.known.name, memory.forecast.operations if memory else None
-        ),
-        "memory": memory,
-        "forecast": memory.to_json() if memory else {},
-        "memory_problem": memory_problem,
-        "fitting": _fitting(memory),
+        **_forecast(form, base, data),
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
+    }
+
+
+def _forecast(form: launch_form.LaunchForm, base: Version, data: launch_estimate.Data) -> dict[str, Any]:
+    """The part of the page's context that is about memory and time."""
+    memory, problem = memory_estimate.expected_memory(
+        base=base,
+        algorithm=form.known.name,
+        settings=form.settings_now,
+        tuning=form.tuning_now,
+        dataset=form.cleaned_data.get("dataset"),
+        rows=data.draft.rows if data.draft else (),
+    )
+    operations = memory.forecast.operations if memory else None
+    return {
+        "memory": memory,
+        "memory_problem": problem,
+        "forecast": memory.to_json() if memory else {},
+        "fitting": _fitting(memory),
+        "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name, operations),
     }
 
 

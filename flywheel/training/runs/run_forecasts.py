@@ -1,4 +1,4 @@
-"""What a run would need, before it is launched, and what it took beside its forecast."""
+"""Forecasts of runs before they are launched, and beside them what a run took."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""How much memory a trainer has taken, and how much there is, on the device that it trains on."""
+"""Memory of the device that a trainer trains on: what it has taken, and what there is."""
 
 import re
 from pathlib import Path
