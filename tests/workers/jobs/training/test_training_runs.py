@@ -31,7 +31,7 @@ from flywheel.training.datasets.dataset_builder import build as dataset
 from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Point, TrainingRun
-from flywheel.training.runs import run_files, run_forecasts, run_repeats
+from flywheel.training.runs import run_files, run_repeats
 from tests.conftest import Build, Cast
 from tests.pages import page_of
 from tests.worker import Worker
@@ -345,10 +345,6 @@ def test_a_repeat_makes_the_same_weights_and_the_page_says_so(
     assert other.trained is not None
     assert run.trained.digest != other.trained.digest
     assert "same weights, bit by bit" in page(again)
-    usage = run_forecasts.usage(again)
-    assert again.machine["kind"] == "cpu"
-    assert 0.7 < usage["peak_ratio"] < 1.4, "what was forecast at launch is near what the trainer took"
-    assert usage["step_ratio"] > 0, "the first run's steps tell the time"
     names = {file.name for file in run_files.files_of(again)}
     assert names >= {"final/config.json" if tuning["mode"] == "full" else "final/adapter_config.json", "trainer.log"}
     assert not [name for name in names if name.endswith((".pt", ".pth", ".key"))]
