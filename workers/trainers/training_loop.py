@@ -121,7 +121,7 @@ def config(kind: type[Any], spec: Spec, **fields: Any) -> Any:
 
 
 def _processes(settings: Mapping[str, Any]) -> int:
-    """How many processes share the run. Raises TrainingError where they are not what the settings say."""
+    """The number of processes that share the run. Raises TrainingError where they are not what the settings say."""
     wanted, gpus = settings.get("processes", 1), torch.cuda.device_count()
     if wanted != ranks.world():
         how = f"start it with torchrun --nproc-per-node {wanted}" if wanted > 1 else "start it without torchrun"

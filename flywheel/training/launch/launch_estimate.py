@@ -160,11 +160,16 @@ def expected_duration(
 
 
 def frozen_forecast(
-    base: Version, algorithm: str, settings: Mapping[str, Any], tuning: Mapping[str, Any], dataset: Dataset
+    base: Version,
+    algorithm: str,
+    settings: Mapping[str, Any],
+    tuning: Mapping[str, Any],
+    dataset: Dataset,
+    task_set: TaskSet,
 ) -> dict[str, Any]:
     """The forecast that a run keeps beside what it will measure; empty where nothing is known."""
     found, _ = memory_estimate.expected_memory(
-        base=base, algorithm=algorithm, settings=settings, tuning=tuning, dataset=dataset
+        base=base, algorithm=algorithm, settings=settings, tuning=tuning, dataset=dataset, task_set=task_set
     )
     if found is None:
         return {}

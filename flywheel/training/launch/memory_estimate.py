@@ -13,6 +13,7 @@ from flywheel.agents.models import Artifact, Version
 from flywheel.core.recipes import memory_forecast
 from flywheel.core.recipes.memory_forecast import Forecast, Lengths, Plan, Proposal, Shapes, UnknownShapes
 from flywheel.edge.jobs import State
+from flywheel.environments.models import Split, TaskSet
 from flywheel.training.datasets.dataset_builder import open_rows
 from flywheel.training.models import Dataset, TokenPreview, TrainingRun
 
@@ -60,10 +61,11 @@ def expected_memory(
     settings: Mapping[str, Any],
     tuning: Mapping[str, Any],
     dataset: Dataset | None,
+    task_set: TaskSet,
     rows: Rows = (),
 ) -> tuple[Memory | None, str]:
     """Forecast a run's peak memory, or say why that cannot be done. `rows` are those of a dataset that is not there
-    yet."""
+    yet; the set's held-out tasks are asked on the way."""
     if base.weights is None:
         return None, f"{base} has no weights here"
     try:
@@ -75,7 +77,8 @@ def expected_memory(
     if lengths is None:
         return None, "there are no rows yet"
     machine = _machine()
-    plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"))
+    held_out = task_set.members.filter(split=Split.HELD_OUT).count()
+    plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"), held_out)
     found = Memory(memory_forecast.forecast(plan), lengths, preview, machine, None)
     if found.is_too_large:
         found = replace(found, proposal=memory_forecast.proposal(plan, machine["memory"]))

@@ -83,7 +83,7 @@ def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
         algorithm=request.algorithm,
         spec_digest=digest(content),
         forecast=launch_estimate.frozen_forecast(
-            base, request.algorithm, chosen["settings"], chosen["tuning"], dataset
+            base, request.algorithm, chosen["settings"], chosen["tuning"], dataset, task_set
         ),
         total=chosen["settings"]["steps"],
         **chosen,

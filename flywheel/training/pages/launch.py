@@ -149,12 +149,14 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "rollout_runs": _rollout_runs(task_set, rollouts),
         "can_show": set_power(task_set, base.pk),
         "validation": _validation(form, task_set),
-        **_forecast(form, base, data),
+        **_forecast(form, base, task_set, data),
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
 
 
-def _forecast(form: launch_form.LaunchForm, base: Version, data: launch_estimate.Data) -> dict[str, Any]:
+def _forecast(
+    form: launch_form.LaunchForm, base: Version, task_set: TaskSet, data: launch_estimate.Data
+) -> dict[str, Any]:
     """The part of the page's context that is about memory and time."""
     memory, problem = memory_estimate.expected_memory(
         base=base,
@@ -162,6 +164,7 @@ def _forecast(form: launch_form.LaunchForm, base: Version, data: launch_estimate
         settings=form.settings_now,
         tuning=form.tuning_now,
         dataset=form.cleaned_data.get("dataset"),
+        task_set=task_set,
         rows=data.draft.rows if data.draft else (),
     )
     operations = memory.forecast.operations if memory else None

@@ -22,7 +22,13 @@ def before(request: LaunchRequest) -> dict[str, Any]:
     settings = run_control.check_settings(algorithm, base, tuning, request.settings)
     rows = [] if request.dataset else _rows(request, algorithm)
     memory, problem = memory_estimate.expected_memory(
-        base=base, algorithm=algorithm.name, settings=settings, tuning=tuning, dataset=request.dataset, rows=rows
+        base=base,
+        algorithm=algorithm.name,
+        settings=settings,
+        tuning=tuning,
+        dataset=request.dataset,
+        task_set=request.task_set,
+        rows=rows,
     )
     if memory is None:
         return {"forecast": None, "problem": problem, "fits": None, "proposal": None}

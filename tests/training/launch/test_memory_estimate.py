@@ -24,7 +24,12 @@ pytestmark = pytest.mark.django_db
 def memory_of(room: Room, run: TrainingRun, **changed: Any) -> Memory:
     settings = {**run.settings, **changed}
     found, problem = expected_memory(
-        base=room.base, algorithm=run.algorithm, settings=settings, tuning=run.tuning, dataset=run.dataset
+        base=room.base,
+        algorithm=run.algorithm,
+        settings=settings,
+        tuning=run.tuning,
+        dataset=run.dataset,
+        task_set=room.task_set,
     )
     assert found is not None, problem
     return found
@@ -41,7 +46,7 @@ def test_a_run_keeps_its_forecast(weighty: Room) -> None:
 def test_a_model_that_cannot_be_read_is_launched_without_a_forecast(room: Room) -> None:
     run = room.launch()
     assert run.forecast == {}
-    about = {"settings": run.settings, "tuning": run.tuning, "dataset": run.dataset}
+    about = {"settings": run.settings, "tuning": run.tuning, "dataset": run.dataset, "task_set": room.task_set}
     assert expected_memory(base=room.base, algorithm="sft", **about) == (None, "its files have no config.json")
 
 

@@ -53,7 +53,7 @@ class Curriculum(TrainerCallback):
 
     @property
     def resting(self) -> int:
-        """How many tasks rest."""
+        """The number of tasks that rest."""
         return sum(bool(turns) for turns in self.rests.values())
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

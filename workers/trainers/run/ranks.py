@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 WAIT_S = 6 * 3600
-"""How long a process waits for the others, as while the first one evaluates. Who died is noticed at once."""
+"""Time that a process waits for the others, as while the first one evaluates. Who died is noticed at once."""
 
 
 def rank() -> int:
@@ -15,7 +15,7 @@ def rank() -> int:
 
 
 def world() -> int:
-    """How many processes share the run."""
+    """The number of processes that share the run."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
