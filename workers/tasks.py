@@ -24,6 +24,7 @@ HANDLERS = {
     "evals.EvalRun": "workers.jobs.eval_runs.evaluate",
     "evals.Rescore": "workers.jobs.rescores.judge_again",
     "failures.Clustering": "workers.jobs.failure_clusters.cluster",
+    "training.CheckpointVersion": "workers.jobs.training.checkpoint_versions.make",
     "training.DatasetBuild": "workers.jobs.training.dataset_builds.build",
     "training.PromptSearch": "workers.jobs.training.prompt_optimiser.search_prompts",
     "training.TokenPreview": "workers.jobs.training.row_previews.make_tokens",

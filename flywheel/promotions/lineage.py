@@ -17,7 +17,7 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import describe
 from flywheel.failures.models import QueueItem
 from flywheel.promotions.models import Candidate
-from flywheel.training.models import Dataset, TrainingRun
+from flywheel.training.models import CheckpointVersion, Dataset, TrainingRun
 from flywheel.trajectories.models import Trajectory
 
 SHOWN = 20
@@ -99,6 +99,9 @@ def _trained(row: Trajectory, tasks: list[Task], result: Result | None) -> Itera
         yield _origin(row, "training run", run, run.state, "training:run", run.pk)
         if run.produced is not None:
             yield _version(row, run.produced, f"of {run}")
+    for each in CheckpointVersion.objects.filter(run__in=runs).select_related("run", "version__agent")[:SHOWN]:
+        if each.version is not None and each.version_id != each.run.produced_id:
+            yield _version(row, each.version, f"of {each}")
     if runs:
         candidates = Candidate.objects.filter(run__in=runs).select_related("version__agent").order_by("-pk")
         for one in candidates[:SHOWN]:

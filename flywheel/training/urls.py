@@ -68,5 +68,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("runs/<int:pk>/cancel/", runs.cancel, name="cancel"),
     path("runs/<int:pk>/resume/", runs.resume, name="resume"),
     path("runs/<int:pk>/repeat/", runs.repeat, name="repeat"),
+    path("runs/<int:pk>/checkpoints/", runs.checkpoints, name="checkpoints"),
+    path("runs/<int:pk>/checkpoints/<int:step>/version/", runs.make_version, name="checkpoint_version"),
     path("runs/<int:pk>/files/<path:name>", runs.download, name="run_file"),
 ]

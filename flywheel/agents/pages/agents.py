@@ -93,7 +93,7 @@ def version(request: PageRequest, name: str, number: int) -> HttpResponse:
             "agent": found.agent,
             "is_live": found.agent.live_id == found.pk,
             "changes": changes(found.parent, found) if found.parent else [],
-            "produced_by": found.produced_by.first(),
+            "made_by": found.produced_by.first() or next((each.run for each in found.checkpoint_versions.all()), None),
             "draft": found.fix_drafts.select_related("trial").first(),
             "prompt_searches": found.prompt_searches.order_by("-pk")[:RECENT],
             "children": found.children.defer("system_prompt", "tools").order_by("number")[:RECENT],

@@ -91,9 +91,10 @@ def trained_on(versions: Iterable[Version], task_set: TaskSet) -> dict[int, Trai
     versions = list(versions)
     lines = {version.pk: line_of(version) for version in versions}
     learnt: dict[int, set[int]] = {}
-    every = Version.objects.filter(pk__in=set().union(*lines.values()), produced_by__isnull=False)
-    for version, dataset in every.values_list("pk", "produced_by__dataset"):
-        learnt.setdefault(version, set()).add(dataset)
+    every = Version.objects.filter(pk__in=set().union(*lines.values()))
+    for dataset_of in ("produced_by__dataset", "checkpoint_versions__run__dataset"):
+        for version, dataset in every.exclude(**{dataset_of: None}).values_list("pk", dataset_of):
+            learnt.setdefault(version, set()).add(dataset)
     rows = task_set.contamination_checks.filter(method=METHOD, dataset__in=set().union(*learnt.values()))
     rows = rows.annotate(blocked=F("report__blocked")).select_related("dataset").defer("report")
     checks = {check.dataset_id: check for check in rows.order_by("dataset_id")}

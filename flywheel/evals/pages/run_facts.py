@@ -124,7 +124,8 @@ def lineage(run: EvalRun) -> list[dict[str, Any]]:
     """Where the version came from, what it was asked, and what came of it."""
     project, version = run.project, run.version
     chain = [_step(version.agent.name, link("agents:agent", project, version.agent.name))]
-    for training in version.produced_by.all()[:1]:
+    made_by = [*version.produced_by.all(), *(each.run for each in version.checkpoint_versions.select_related("run"))]
+    for training in made_by[:1]:
         chain.append(_step(f"run {training}", link("training:run", project, training.pk)))
     chain.append(
         _step(f"version {version.number}", link("agents:version", project, version.agent.name, version.number))

@@ -14,8 +14,9 @@ from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, Schema
 from flywheel.training.api.runs import RunOut
 from flywheel.training.models import TrainingRun
-from flywheel.training.runs import compared_runs, run_files, run_repeats
+from flywheel.training.runs import compared_runs, kept_checkpoints, run_files, run_repeats
 from flywheel.training.runs.compared_runs import MOST, Measure, Side
+from flywheel.training.runs.kept_checkpoints import Kept
 
 router = Router(tags=["training"])
 
@@ -95,6 +96,29 @@ class RepeatOut(Schema):
     """Whether the weights are the same bit by bit; null until both runs have produced a version."""
 
 
+class CheckpointOut(Schema):
+    step: int
+    score: float | None
+    """Mean score of the validation tasks at this step; null if nothing was validated then."""
+    is_there: bool
+    """Whether the files are still kept."""
+    version: Ref | None
+    """The version that was made of it; `null` until then."""
+    state: str
+    """Of the job that makes the version: `queued`, `running`, `succeeded`, `failed` or `cancelled`; empty if none was
+    asked for."""
+    error: str
+    """Why no version was made."""
+
+    @staticmethod
+    def resolve_state(row: Kept) -> str:
+        return row.job.state if row.job else ""
+
+    @staticmethod
+    def resolve_error(row: Kept) -> str:
+        return row.job.error if row.job else ""
+
+
 class RunFileOut(Schema):
     name: str
     """Path within the run, to append to the address of the list."""
@@ -134,6 +158,26 @@ def repeat_run(request: HttpRequest, run_id: int, asked: RepeatIn) -> Status[Tra
 def list_repeats(request: HttpRequest, run_id: int) -> list[run_repeats.Repeat]:
     """List the runs with the same `spec_digest`, oldest first, and whether they produced the same weights."""
     return run_repeats.repeats_of(_run(request, run_id))
+
+
+@router.get("/training-runs/{run_id}/checkpoints", response=list[CheckpointOut], auth=Key(Scope.READ))
+def list_checkpoints(request: HttpRequest, run_id: int) -> list[Kept]:
+    """List a run's kept checkpoints, newest first, with their validation score and the versions made of them."""
+    return kept_checkpoints.kept_of(_run(request, run_id))
+
+
+@router.post(
+    "/training-runs/{run_id}/checkpoints/{step}/version",
+    response={200: CheckpointOut, 201: CheckpointOut},
+    auth=Key(Scope.TRAIN),
+)
+def make_checkpoint_version(request: HttpRequest, run_id: int, step: int) -> Status[Kept]:
+    """Make a version of a kept checkpoint. A worker does it: follow its `state` in the list of checkpoints. A repeated
+    call returns the same version with 200, and tries again if the last try failed. 404 if the checkpoint is not kept.
+    """
+    run = _run(request, run_id)
+    _, made = kept_checkpoints.make_version(run, step, keyed(request).actor)
+    return Status(201 if made else 200, next(each for each in kept_checkpoints.kept_of(run) if each.step == step))
 
 
 @router.get("/training-runs/{run_id}/files", response=list[RunFileOut], auth=Key(Scope.READ))

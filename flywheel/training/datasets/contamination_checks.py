@@ -67,7 +67,7 @@ def trained_elsewhere(version: Version) -> str:
     each: Version | None = version
     while each is not None and each.parent is not None:
         is_changed = (each.weights_id, each.adapter_id) != (each.parent.weights_id, each.parent.adapter_id)
-        if is_changed and not TrainingRun.objects.filter(produced=each).exists():
+        if is_changed and not TrainingRun.that_made([each]).exists():
             return str(each)
         each = each.parent
     return str(each) if each is not None and each.adapter_id else ""
@@ -151,7 +151,7 @@ def preview(
 
 def datasets_of(version: Version) -> list[Dataset]:
     """Everything that a version learnt from: its own run's dataset, and those of the versions that it comes from."""
-    runs = TrainingRun.objects.filter(produced__in=line_of(version))
+    runs = TrainingRun.that_made(line_of(version))
     return list(Dataset.objects.filter(training_runs__in=runs).distinct().order_by("pk"))
 
 

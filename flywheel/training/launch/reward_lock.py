@@ -88,7 +88,7 @@ def solved(algorithm: str, base: Version, task_set: TaskSet, chosen: EvalRun | N
 
 def of_version(version: Version) -> list[dict[str, Any]]:
     """The same of every run that a version comes from, the newest first."""
-    runs = TrainingRun.objects.filter(produced__in=line_of(version)).select_related(
+    runs = TrainingRun.that_made(line_of(version)).select_related(
         "dataset", "reward_audit", "audit_override__created_by"
     )
     return [kept(run) for run in runs.order_by("-pk")]

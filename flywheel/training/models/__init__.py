@@ -1,6 +1,7 @@
 """Datasets, recommendations, tried fixes, searches for prompts, training runs and what they measured on the way."""
 
 from flywheel.training.models.builds import BuildEvent, DatasetBuild
+from flywheel.training.models.checkpoint_versions import CheckpointVersion, CheckpointVersionEvent
 from flywheel.training.models.contamination import ContaminationCheck
 from flywheel.training.models.datasets import Dataset
 from flywheel.training.models.fix_trials import FixDraft, FixTrial
@@ -18,6 +19,8 @@ from flywheel.training.models.token_previews import PreviewEvent, TokenPreview
 
 __all__ = [
     "BuildEvent",
+    "CheckpointVersion",
+    "CheckpointVersionEvent",
     "ContaminationCheck",
     "Dataset",
     "DatasetBuild",

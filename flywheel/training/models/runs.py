@@ -1,5 +1,6 @@
 """Training runs, their events, and what they measured on the way."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -72,6 +73,13 @@ class TrainingRun(Job):
 
     def __str__(self) -> str:
         return f"r-{self.pk}"
+
+    @classmethod
+    def that_made(cls, versions: Iterable[Version | int]) -> "models.QuerySet[TrainingRun]":
+        """The runs whose weights these versions have, as they were at the end or at a kept checkpoint."""
+        versions = list(versions)
+        of_checkpoints = cls.objects.filter(checkpoint_versions__version__in=versions).values("pk")
+        return cls.objects.filter(Q(produced__in=versions) | Q(pk__in=of_checkpoints))
 
     @property
     def algorithm_label(self) -> str:

@@ -28,7 +28,7 @@ from flywheel.training.datasets.contamination_checks import kept_checks
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
-from flywheel.training.runs import run_files, run_forecasts, run_repeats
+from flywheel.training.runs import kept_checkpoints, run_files, run_forecasts, run_repeats
 
 GAINS_SHOWN = 12
 DIFFERENCE = "candidates__report__comparison__differences__success"
@@ -91,6 +91,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "contamination": next(iter(kept_checks([found.dataset], [found.task_set]).values()), None),
         "repeats": run_repeats.repeats_of(found),
         "files": run_files.files_of(found),
+        **_checkpoints(found),
         "key": uuid.uuid4(),
         "fewest_seeds": run_repeats.SEEDS[0],
         "most_seeds": run_repeats.SEEDS[1],
@@ -152,6 +153,31 @@ def repeat(request: PageRequest, pk: int) -> HttpResponse:
         chosen = urlencode({"run": [found.pk, *(each.pk for each in others)]}, doseq=True)
         return redirect(f"{reverse('training:compare', args=[request.project.slug])}?{chosen}")
     return redirect("training:run", request.project.slug, pk)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def checkpoints(request: PageRequest, pk: int) -> HttpResponse:
+    """Fragment: the kept checkpoints, while versions are made of them."""
+    found = run_of(request, pk)
+    context = _checkpoints(found)
+    return progress(
+        request, "training/_checkpoints.html", {"run": found, **context}, is_over=not context["is_version_made"]
+    )
+
+
+@require_POST
+@requires(Permission.TRAIN)
+def make_version(request: PageRequest, pk: int, step: int) -> HttpResponse:
+    """Have a version made of a kept checkpoint."""
+    with job_pages.refusal_told(request, "No version was made"):
+        kept_checkpoints.make_version(run_of(request, pk), step, request.actor)
+    return redirect(f"{reverse('training:run', args=[request.project.slug, pk])}#files")
+
+
+def _checkpoints(found: TrainingRun) -> dict[str, Any]:
+    kept = kept_checkpoints.kept_of(found)
+    return {"checkpoints": kept, "is_version_made": any(each.job and not each.job.is_finished for each in kept)}
 
 
 @require_GET

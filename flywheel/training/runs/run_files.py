@@ -76,6 +76,14 @@ def files_of(run: TrainingRun) -> list[RunFile]:
     return [*_weights(run), *_checkpoints(run), *_records(run)]
 
 
+def checkpoints_of(run: TrainingRun) -> dict[int, Path]:
+    """The kept checkpoints by step, the newest first; none where this machine does not see them."""
+    if not _is_its_own(run):
+        return {}
+    found = {at: path for path in run.directory.glob("checkpoints/step-*") if (at := _step(path)) is not None}
+    return dict(sorted(found.items(), reverse=True))
+
+
 def download(request: HttpRequest, run: TrainingRun, name: str, actor: Actor) -> HttpResponseBase:
     """One of the run's files as a stream, or 304 where the client has it. Raises Missing.
 
@@ -131,10 +139,7 @@ def _weights(run: TrainingRun) -> Iterator[RunFile]:
 
 
 def _checkpoints(run: TrainingRun) -> Iterator[RunFile]:
-    if not _is_its_own(run):
-        return
-    found = {at: path for path in run.directory.glob("checkpoints/step-*") if (at := _step(path)) is not None}
-    for step, path in sorted(found.items(), reverse=True):
+    for step, path in checkpoints_of(run).items():
         for name, entry in sorted(_manifest(path).items()):
             file = path / name
             if file.suffix in artifacts.ALLOWED and _is_inside(file, path):

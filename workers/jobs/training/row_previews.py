@@ -5,22 +5,18 @@ that this one does without, and templates of models are programs that somebody e
 """
 
 import shutil
-import time
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 
 from flywheel.core import digests
-from flywheel.edge.jobs import Lease, LeaseLost
+from flywheel.edge.jobs import Lease
 from flywheel.training.models import TokenPreview, TrainingRun
 from flywheel.trajectories.formats.values.hostile_json import plain
-from workers.jobs.training import training_runs
-from workers.jobs.training.training_runs import TrainingFailed
+from workers.jobs.training import side_processes, training_runs
 
 MOST_ROWS = 1000
 """Rows that are made into tokens: the first ones."""
-POLL_S = 0.1
 
 
 def make_tokens(lease: Lease) -> None:
@@ -31,7 +27,8 @@ def make_tokens(lease: Lease) -> None:
     shutil.rmtree(place, ignore_errors=True)
     try:
         _prepare(job, place)
-        lease.update(result=plain(_made(lease, place)) | {"of": job.dataset.rows})
+        made = side_processes.result(lease, "workers.programs.token_preview", place)
+        lease.update(result=plain(made["preview"]) | {"of": job.dataset.rows})
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -51,22 +48,3 @@ def _prepare(job: TokenPreview, place: Path) -> None:
     rows = training_runs.write_rows(place / "data" / "train.jsonl", b"".join(lines), len(lines))
     spec = training_runs.spec_of(run, {"train": rows, "held_out": None})
     (place / "spec.json").write_bytes(digests.canonical(spec))
-
-
-def _made(lease: Lease, place: Path) -> dict[str, Any]:
-    """Return the preview when the process has ended. Raises TrainingFailed with its reason, Cancelled and LeaseLost."""
-    process = training_runs.start("workers.programs.token_preview", place)
-    try:
-        while process.poll() is None:
-            lease.go_on()
-            if lease.lost:
-                raise LeaseLost(f"{lease.job} has another owner")
-            time.sleep(POLL_S)
-    finally:
-        training_runs.end(process)
-    result = training_runs.result_of(place)
-    if result.get("status") != "completed":
-        died = f"its process died: {training_runs.last_words(place)}"
-        raise TrainingFailed(result.get("kind", "preview_died"), result.get("message", died))
-    preview: dict[str, Any] = result["preview"]
-    return preview

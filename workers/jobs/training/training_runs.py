@@ -26,6 +26,7 @@ from django.conf import settings
 from django.utils.dateparse import parse_datetime
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, envs, recipes
@@ -98,7 +99,7 @@ def train(lease: Lease) -> None:
 def prepare(run: TrainingRun, place: Path) -> None:
     """Write the run directory's `spec.json` and data, unless a previous owner did, and see that its base is there."""
     if (place / "spec.json").exists():
-        _check_spec(run, place)
+        check_spec(run, place)
         return
     (place / "data").mkdir(parents=True, exist_ok=True)
     data = {
@@ -158,7 +159,7 @@ def _environment(run: TrainingRun) -> dict[str, Any]:
     return {"kind": "mixed", "config": {"environments": found, "first": first}, "verifier": {}} | agent
 
 
-def _check_spec(run: TrainingRun, place: Path) -> None:
+def check_spec(run: TrainingRun, place: Path) -> None:
     """Refuse a directory that was left by another run of the same number, as when a database is made anew."""
     spec = json.loads((place / "spec.json").read_bytes())
     found = [spec[name] for name in ("algorithm", "seed", "settings", "tuning", "base", "adapter")]
@@ -425,25 +426,10 @@ def write_rows(path: Path, content: bytes, rows: int) -> dict[str, Any]:
 
 def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
     """Make the trained weights a version, and queue its eval on the same held-out tasks as the baseline's."""
-    kind = "adapter" if run.tuning["mode"] == "lora" else "model"
-    artifact = artifacts.store(place / "final", kind)
-    base, chosen = run.base, result_of(place).get("chosen")
-    of_step = "" if chosen is None else f", step {chosen}"
+    artifact = store_weights(run, place)
+    chosen = result_of(place).get("chosen")
     with lease.guard():
-        version = Version.make(
-            base.agent,
-            run.created_by,
-            base_model=base.base_model,
-            endpoint=base.endpoint,
-            weights=base.weights if kind == "adapter" else artifact,
-            adapter=artifact if kind == "adapter" else None,
-            system_prompt=base.system_prompt,
-            tools=base.tools,
-            sampling=base.sampling,
-            form=base.form,
-            parent=base,
-            note=f"{recipes.ALGORITHMS[run.algorithm].label}, run {run}{of_step}",
-        )
+        version = make_version(run, artifact, run.created_by, chosen)
         evaluation, why = None, ""
         try:
             evaluation = _evaluate(run, version, run.task_set, f"evaluation of {run.pk}")
@@ -458,6 +444,31 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
     lease.finish(State.SUCCEEDED)
     for name in ("work", "best"):
         shutil.rmtree(place / name, ignore_errors=True)
+
+
+def store_weights(run: TrainingRun, place: Path) -> Artifact:
+    """Store what a directory has in `final/`: the weights of the run, or its adapter. Raises ArtifactError."""
+    return artifacts.store(place / "final", "adapter" if run.tuning["mode"] == "lora" else "model")
+
+
+def make_version(run: TrainingRun, artifact: Artifact, by: User, step: int | None) -> Version:
+    """The base with these weights or this adapter of the run; the same one for the same artifact."""
+    base, is_adapter = run.base, artifact.kind == "adapter"
+    of_step = "" if step is None else f", step {step}"
+    return Version.make(
+        base.agent,
+        by,
+        base_model=base.base_model,
+        endpoint=base.endpoint,
+        weights=base.weights if is_adapter else artifact,
+        adapter=artifact if is_adapter else None,
+        system_prompt=base.system_prompt,
+        tools=base.tools,
+        sampling=base.sampling,
+        form=base.form,
+        parent=base,
+        note=f"{recipes.ALGORITHMS[run.algorithm].label}, run {run}{of_step}",
+    )
 
 
 def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:

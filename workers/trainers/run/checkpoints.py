@@ -77,10 +77,33 @@ def newest(run: Path, spec_digest: str) -> tuple[Checkpoint | None, list[Rejecte
     rejected: list[Rejected] = []
     for step, path in reversed(list(_steps(run))):
         try:
-            return _verified(run, path, step, spec_digest), rejected
+            return verify(run, path, step, spec_digest), rejected
         except (OSError, ValueError, KeyError, TypeError) as error:
             rejected.append(Rejected(path, str(error)))
     return None, rejected
+
+
+def verify(run: Path, path: Path, step: int, spec_digest: str) -> Checkpoint:
+    """The checkpoint of a step in `path`, if this run wrote it and nothing changed since.
+
+    Raises OSError, ValueError, KeyError or TypeError.
+    """
+    manifest = json.loads((path / MANIFEST).read_bytes())
+    signature = manifest.pop("hmac")
+    if not hmac.compare_digest(signature, _sign(_key(run), manifest)):
+        raise ValueError("its manifest was not signed by this run")
+    if manifest["spec"] != spec_digest:
+        raise ValueError("it was made under another spec.json")
+    if manifest["step"] != step:
+        raise ValueError(f"its manifest is of step {manifest['step']}")
+    files = files_of(path)
+    files.pop(MANIFEST)
+    changed = sorted(
+        name for name in files.keys() | manifest["files"].keys() if files.get(name) != manifest["files"].get(name)
+    )
+    if changed:
+        raise ValueError(f"{', '.join(changed)} changed, missing or added")
+    return Checkpoint(step, path, digest_of(files))
 
 
 def prune(run: Path, keep: int) -> None:
@@ -106,25 +129,6 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _verified(run: Path, path: Path, step: int, spec_digest: str) -> Checkpoint:
-    manifest = json.loads((path / MANIFEST).read_bytes())
-    signature = manifest.pop("hmac")
-    if not hmac.compare_digest(signature, _sign(_key(run), manifest)):
-        raise ValueError("its manifest was not signed by this run")
-    if manifest["spec"] != spec_digest:
-        raise ValueError("it was made under another spec.json")
-    if manifest["step"] != step:
-        raise ValueError(f"its manifest is of step {manifest['step']}")
-    files = files_of(path)
-    files.pop(MANIFEST)
-    changed = sorted(
-        name for name in files.keys() | manifest["files"].keys() if files.get(name) != manifest["files"].get(name)
-    )
-    if changed:
-        raise ValueError(f"{', '.join(changed)} changed, missing or added")
-    return Checkpoint(step, path, digest_of(files))
 
 
 def _steps(run: Path) -> Iterator[tuple[int, Path]]:

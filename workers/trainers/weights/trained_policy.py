@@ -5,7 +5,7 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ from workers.trainers.run.run_spec import Source, Spec, tools_of
 
 _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""
+_STATE = {checkpoints.MANIFEST, "trainer_state.json", "value_head.safetensors"}
+"""Files of a checkpoint with such an ending that are of the training and not of what it made."""
 SMALL = 5_000_000
 """Below so many parameters one CPU thread is as quick as several, and where other work shares the cores far quicker:
 threads that wait for each other at every operation took five times as long on two busy cores."""
@@ -142,15 +144,51 @@ def save_final(run: Run, model: Any, tokenizer: Any) -> dict[str, dict[str, Any]
     Weights learn in 32 bits and leave in the base's own, so that they are as large and as quick as what they are
     compared with.
     """
+
+    def write(aside: Path) -> None:
+        if isinstance(model, PeftModel):
+            model.save_pretrained(str(aside), selected_adapters=["default"], safe_serialization=True)
+        else:
+            model.to(_declared(run.spec) or model.dtype).save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
+
+    return _publish(run, write)
+
+
+def save_kept(run: Run, checkpoint: Path) -> dict[str, dict[str, Any]]:
+    """Publish a checkpoint's weights as `save_final` would have when the run was at its step, and return the files.
+
+    Raises TrainingError.
+    """
+
+    def write(aside: Path) -> None:
+        is_whole = run.spec.mode == "full"
+        for path in checkpoint.iterdir():
+            if path.name not in _STATE and not (is_whole and ".safetensors" in path.name) and path.is_file():
+                shutil.copyfile(path, aside / path.name)
+        if is_whole:
+            with _refused(checkpoint):
+                AutoModelForCausalLM.from_pretrained(
+                    checkpoint,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                    dtype=_declared(run.spec) or torch.float32,
+                ).save_pretrained(aside)
+
+    return _publish(run, write)
+
+
+def _declared(spec: Spec) -> Any:
+    """The type of the base's weights; None where it does not say."""
+    return AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False).dtype
+
+
+def _publish(run: Run, write: Callable[[Path], None]) -> dict[str, dict[str, Any]]:
     aside = run.work / FINAL
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    if isinstance(model, PeftModel):
-        model.save_pretrained(str(aside), selected_adapters=["default"], safe_serialization=True)
-    else:
-        declared = AutoConfig.from_pretrained(run.spec.base.path, local_files_only=True, trust_remote_code=False).dtype
-        model.to(declared or model.dtype).save_pretrained(aside)
-    tokenizer.save_pretrained(aside)
+    write(aside)
     for path in aside.iterdir():
         if path.suffix not in _ARTIFACT:
             path.unlink()

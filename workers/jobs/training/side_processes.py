@@ -1,0 +1,32 @@
+"""Processes that do something beside a run, each in a directory of its own that looks like a run's."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from flywheel.edge.jobs import Lease, LeaseLost
+from workers.jobs.training import training_runs
+from workers.jobs.training.training_runs import TrainingFailed
+
+POLL_S = 0.1
+
+
+def result(lease: Lease, module: str, place: Path) -> dict[str, Any]:
+    """Have the module work on the directory, and return the result when it has completed.
+
+    Raises TrainingFailed with its reason, Cancelled and LeaseLost.
+    """
+    process = training_runs.start(module, place)
+    try:
+        while process.poll() is None:
+            lease.go_on()
+            if lease.lost:
+                raise LeaseLost(f"{lease.job} has another owner")
+            time.sleep(POLL_S)
+    finally:
+        training_runs.end(process)
+    found = training_runs.result_of(place)
+    if found.get("status") != "completed":
+        died = f"its process died: {training_runs.last_words(place)}"
+        raise TrainingFailed(found.get("kind", "process_died"), found.get("message", died))
+    return found
