@@ -189,11 +189,17 @@ def list_run_files(request: HttpRequest, run_id: int) -> list[run_files.RunFile]
 @router.get(
     "/training-runs/{run_id}/files/{path:name}",
     auth=Key(Scope.READ),
-    openapi_extra={"responses": {200: {"description": "The file", "content": {"application/octet-stream": {}}}}},
+    openapi_extra={
+        "responses": {
+            200: {"description": "The file", "content": {"application/octet-stream": {}}},
+            206: {"description": "The bytes that `Range` names", "content": {"application/octet-stream": {}}},
+        }
+    },
 )
 def get_run_file(request: HttpRequest, run_id: int, name: str) -> HttpResponseBase:
-    """Download one of a run's files. Answers 304 if `If-None-Match` names its current ETag. Downloading
-    `events.jsonl`, which has answers to held-out tasks, is recorded as a look at them."""
+    """Download one of a run's files, or with `Range` a part of it, so that a download can go on where it broke off:
+    `If-Range` with the ETag gives the whole file if it has changed. Answers 304 if `If-None-Match` names its current
+    ETag. Downloading `events.jsonl`, which has answers to held-out tasks, is recorded as a look at them."""
     return run_files.download(request, _run(request, run_id), name, keyed(request).actor)
 
 

@@ -28,6 +28,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Opening
 from flywheel.system.sql import give_back
 from flywheel.training.models import Point, TrainingRun
+from flywheel.training.runs.partial_downloads import partial
 
 OUTPUT = "trainer.log"
 EVENTS = "events.jsonl"
@@ -85,7 +86,7 @@ def checkpoints_of(run: TrainingRun) -> dict[int, Path]:
 
 
 def download(request: HttpRequest, run: TrainingRun, name: str, actor: Actor) -> HttpResponseBase:
-    """One of the run's files as a stream, or 304 where the client has it. Raises Missing.
+    """One of the run's files as a stream, or the part that is asked for; 304 where the client has it. Raises Missing.
 
     Events hold answers to held-out tasks, so whoever takes them has looked at these tasks (`environments.ledger`).
     """
@@ -105,9 +106,10 @@ def download(request: HttpRequest, run: TrainingRun, name: str, actor: Actor) ->
             ledger.opened(task_set=task_set, kind=Opening.Kind.EXPORT, subject=run, actor=actor)
     filename = f"{run}-{name.replace('/', '-')}"
     give_back()  # a download may be slow, and there are more threads than connections
-    return FileResponse(
+    whole = FileResponse(
         content, as_attachment=True, filename=filename, content_type="application/octet-stream", headers={"ETag": etag}
     )
+    return partial(request, whole)
 
 
 def output_size(run: TrainingRun) -> int:

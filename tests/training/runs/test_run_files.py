@@ -161,6 +161,20 @@ def test_a_file_is_streamed_once_and_then_known_by_its_etag(
     assert (again.status_code, again["ETag"], nothing) == (304, response["ETag"], b"")
 
 
+@pytest.mark.parametrize("name", ["spec.json", "final/model.safetensors"])
+def test_a_download_goes_on_where_it_broke_off(
+    name: str, room: Room, run: TrainingRun, tmp_path: Path, sign_in: SignIn
+) -> None:
+    """Of a file here, and of one in the storage."""
+    produced(room, run, tmp_path)
+    client = sign_in(room.cast.viewer)
+    whole, content = fetch(client, run, name)
+    assert whole["Accept-Ranges"] == "bytes"
+    rest, sent = fetch(client, run, name, **{"Range": "bytes=10-", "If-Range": whole["ETag"]})
+    assert (rest.status_code, sent) == (206, content[10:])
+    assert rest["Content-Disposition"] == whole["Content-Disposition"]
+
+
 def test_a_growing_file_gets_another_etag(room: Room, run: TrainingRun, sign_in: SignIn) -> None:
     TrainingRun.objects.filter(pk=run.pk).update(state=State.RUNNING, finished_at=None)
     client, tags = sign_in(room.cast.viewer), []

@@ -1,0 +1,51 @@
+"""A part of a file, for a client that goes on where a download broke off (RFC 9110, section 14)."""
+
+import re
+from http import HTTPStatus
+
+from django.http import FileResponse, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from whitenoise.responders import SlicedFile
+
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+"""One range. A list of several is answered by the whole file, as any server may."""
+
+
+def partial(request: HttpRequest, whole: FileResponse) -> HttpResponseBase:
+    """The range that the request asks of this response, which has a length and an ETag: 206, or 416 for one beyond the
+    file's end. The whole response where none is asked for, or where it is of another state of the file than `If-Range`
+    names: only a strong ETag tells that two parts fit together."""
+    whole.headers["Accept-Ranges"] = "bytes"
+    size = int(whole.headers["Content-Length"])
+    condition = request.headers.get("If-Range")
+    if condition is not None and (condition != whole.headers["ETag"] or condition.startswith("W/")):
+        return whole
+    found = range_of(request.headers.get("Range", ""), size)
+    if found is None:
+        return whole
+    file = whole.file_to_stream
+    assert file is not None
+    if not found:
+        file.close()
+        beyond = HttpResponse(status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+        beyond.headers["Content-Range"] = f"bytes */{size}"
+        return beyond
+    headers = {**whole.headers, "Content-Length": str(len(found))}
+    headers["Content-Range"] = f"bytes {found.start}-{found.stop - 1}/{size}"
+    return FileResponse(
+        SlicedFile(file, found.start, found.stop - 1), status=HTTPStatus.PARTIAL_CONTENT, headers=headers
+    )
+
+
+def range_of(asked: str, size: int) -> range | None:
+    """The bytes that a `Range` header means of a file of so many; empty if it has none of them, None if the header is
+    to be ignored."""
+    match = _RANGE.fullmatch(asked.strip())
+    if match is None or match.groups() == ("", ""):
+        return None
+    first, last = match.groups()
+    if not first:
+        return range(max(0, size - int(last)), size)
+    if last and int(last) < int(first):
+        return None
+    return range(int(first), min(size, int(last) + 1) if last else size)
