@@ -62,6 +62,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         "rollouts/<int:run>/<int:number>/<int:sample>/take-back/", rollouts.take_rollout_back, name="take_rollout_back"
     ),
     path("compare/", side_by_side.compare, name="compare"),
+    path("compare/cancel/", side_by_side.cancel_rest, name="cancel_rest"),
     # /runs/<pk>/
     path("runs/<int:pk>/", runs.run, name="run"),
     path("runs/<int:pk>/live/", runs.live, name="live"),

@@ -116,7 +116,8 @@ PAGES = {
     Permission.TRAIN: """
         training:launch training:provider_file training:mix training:upload_dataset
         training:demonstrations training:dataset_format training:cancel_build training:resume_build
-        training:cancel training:resume training:repeat training:checkpoint_version promotions:propose
+        training:cancel training:resume training:repeat training:checkpoint_version
+        training:cancel_rest promotions:propose
         training:choose_preview training:cancel_preview training:resume_preview
         promotions:run_suites
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix

@@ -13,9 +13,10 @@ from flywheel.edge.answers import EstimateOut, Ref
 from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, Schema
 from flywheel.training.api.runs import RunOut
+from flywheel.training.launch.run_sweeps import MOST
 from flywheel.training.models import TrainingRun
 from flywheel.training.runs import compared_runs, kept_checkpoints, run_files, run_repeats
-from flywheel.training.runs.compared_runs import MOST, Measure, Side
+from flywheel.training.runs.compared_runs import Measure, Side
 from flywheel.training.runs.kept_checkpoints import Kept
 
 router = Router(tags=["training"])
@@ -23,7 +24,7 @@ router = Router(tags=["training"])
 
 class CompareQuery(Schema):
     run: list[int] = Field([], max_length=MOST)
-    """Ids of up to six runs: `run=1&run=2`."""
+    """Ids of up to 16 runs: `run=1&run=2`."""
     success: float | None = Field(None, ge=0, le=1)
     """Share of held-out tasks that the runs are timed to; half-way from the start to the best if omitted."""
 
@@ -45,6 +46,8 @@ class ComparedRunOut(Schema):
     """Index in `measures` of the held-out tasks that it evaluates itself on; null before its first evaluation."""
     evaluations: list[tuple[int, float | None]]
     """Step and held-out success of each of its own evaluations, which are greedy."""
+    validated: tuple[int, float, int] | None
+    """Step, mean score and number of scored tasks of its best validation after the first step; null if it had none."""
     reached: ReachedOut | None
     """When it first reached its measure's `success`; null if it did not."""
     held_out: EstimateOut | None
@@ -131,7 +134,7 @@ class RunFileOut(Schema):
 
 @router.get("/training-runs/compare", response=ComparedOut, auth=Key(Scope.READ))
 def compare_training_runs(request: HttpRequest, query: Query[CompareQuery]) -> dict[str, Any]:
-    """Compare up to six runs: held-out success by step, results, cost, and the settings that differ."""
+    """Compare up to 16 runs: held-out success by step, results, cost, and the settings that differ."""
     found = compared_runs.rows(keyed(request).project).in_bulk(query.run)
     if missing := [pk for pk in query.run if pk not in found]:
         raise Missing(f"there is no training run {missing[0]}")
@@ -214,6 +217,7 @@ def _compared(side: Side, groups: list[Measure]) -> dict[str, Any]:
         "produced": run.produced,
         "measure": at,
         "evaluations": side.evals,
+        "validated": side.validated,
         "reached": None if at is None else groups[at].reached(side),
         "held_out": side.held_out,
         "baseline": side.baseline,

@@ -11,11 +11,11 @@ from ninja import Field, Query, Router, Status
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Ref, cut_page, page_of, paginate
-from flywheel.edge.refusals import one
+from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.api.references import dataset_by_ref, eval_of
-from flywheel.training.launch import reward_lock
+from flywheel.training.launch import reward_lock, run_sweeps
 from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.runs import run_forecasts
@@ -75,8 +75,18 @@ class RunIn(Body):
     """Numbers of train tasks to leave out of a dataset that is built."""
 
 
+class SweepIn(RunIn):
+    key: uuid.UUID | None = None
+    """Your own UUID of the sweep. Repeating a key returns the same runs."""
+    grid: dict[str, list[Any]]
+    """Values by setting, at most 16 combinations: `{"learning_rate": [0.0001, 0.0003], "seed": [1, 2]}`. Names are
+    settings of the algorithm, `trl.` and `lora.` fields, `seed`, and the adapter's `rank` and `alpha`."""
+
+
 class RunOut(Schema):
     id: int
+    sweep: uuid.UUID | None
+    """Key of the sweep that it was launched with."""
     base: Ref
     task_set: Ref
     dataset: Ref
@@ -189,6 +199,12 @@ class TrainingEventOut(Schema):
     text: str
 
 
+class SweepOut(Schema):
+    key: uuid.UUID
+    runs: list[RunOut]
+    """A run for each combination, in the order of the grid: the last name's values change first."""
+
+
 class Points(Schema):
     items: list[TrainingPointOut]
     next: int | None
@@ -245,6 +261,29 @@ def get_run_forecast(request: HttpRequest, run_id: int) -> dict[str, Any]:
     }
 
 
+@router.post("/training-sweeps", response={200: SweepOut, 201: SweepOut}, auth=Key(Scope.TRAIN))
+def launch_training_sweep(request: HttpRequest, asked: SweepIn) -> Status[dict[str, Any]]:
+    """Launch a run for each combination of a grid's values. All are checked before any is launched: 422 names the
+    setting, the value and the combination. Compare them with `GET /training-runs/compare`. Repeating a key returns the
+    existing runs with 200."""
+    launched = _request(request, asked)
+    runs, made = run_sweeps.launch_sweep(launched, asked.grid, keyed(request).actor)
+    return Status(201 if made else 200, {"key": launched.key, "runs": runs})
+
+
+@router.get("/training-sweeps/{key}", response=SweepOut, auth=Key(Scope.READ))
+def get_training_sweep(request: HttpRequest, key: uuid.UUID) -> dict[str, Any]:
+    """Return the runs of a sweep."""
+    return {"key": key, "runs": _sweep(request, key)}
+
+
+@router.post("/training-sweeps/{key}/cancel", response=SweepOut, auth=Key(Scope.TRAIN))
+def cancel_training_sweep(request: HttpRequest, key: uuid.UUID) -> dict[str, Any]:
+    """Cancel all runs of a sweep that have not finished."""
+    run_sweeps.cancel_rest(_sweep(request, key), keyed(request).actor)
+    return {"key": key, "runs": _sweep(request, key)}
+
+
 @router.get("/training-runs", response=page_of(RunOut, "Runs"), auth=Key(Scope.READ))
 def list_runs(request: HttpRequest, query: Query[RunsQuery]) -> dict[str, Any]:
     """List training runs, newest first, optionally of one `state` and one `algorithm`."""
@@ -282,6 +321,12 @@ def list_run_events(request: HttpRequest, run_id: int, asked: Query[EventsQuery]
     """List the run's log, oldest first."""
     events = _run(request, run_id).events.filter(id__gt=asked.after).order_by("id")
     return cut_page(events, asked.limit, "pk")
+
+
+def _sweep(request: HttpRequest, key: uuid.UUID) -> list[TrainingRun]:
+    if not (runs := list(_runs(request).filter(sweep=key).order_by("pk"))):
+        raise Missing(f"there is no sweep {key}")
+    return runs
 
 
 def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:

@@ -61,12 +61,20 @@ def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
     refused until its audit is green or overridden (`reward_lock`). Raises Refused, also when there is nothing to train
     on.
     """
-    base, task_set = request.base, request.task_set
-    if launched := TrainingRun.objects.filter(project=task_set.project, idempotency_key=request.key).first():
+    project = request.task_set.project
+    if launched := TrainingRun.objects.filter(project=project, idempotency_key=request.key).first():
         return launched, False
-    algorithm = _algorithm(request.algorithm)
-    chosen = _check_choices(request, algorithm)
-    dataset = find_data(request, algorithm, actor)
+    chosen = check_choices(request)
+    dataset = find_data(request, recipes.ALGORITHMS[request.algorithm], actor)
+    return submit(request, chosen, dataset, actor)
+
+
+def submit(
+    request: LaunchRequest, chosen: dict[str, Any], dataset: Dataset, actor: Actor, sweep: uuid.UUID | None = None
+) -> tuple[TrainingRun, bool]:
+    """Queue a run of what `check_choices` and `find_data` have given, as one of a sweep if it is. Raises Refused where
+    its reward is locked."""
+    base, task_set = request.base, request.task_set
     audited = _check_reward(request.algorithm, base, dataset)
     frozen = {name: chosen[name] for name in ("settings", "tuning", "seed")}
     digests = {"base": base.digest, "dataset": dataset.digest, "task_set": task_set.digest}
@@ -86,13 +94,16 @@ def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
             base, request.algorithm, chosen["settings"], chosen["tuning"], dataset, task_set
         ),
         total=chosen["settings"]["steps"],
+        sweep=sweep,
         **chosen,
         **audited,
     )
 
 
-def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict[str, Any]:
+def check_choices(request: LaunchRequest) -> dict[str, Any]:
     """Check what needs no data, and return it by the run's columns. Raises Refused."""
+    check_choice(request.algorithm, recipes.ALGORITHMS, field="algorithm")
+    algorithm = recipes.ALGORITHMS[request.algorithm]
     base, task_set, seed = request.base, request.task_set, request.seed
     baseline = _check_base(base, task_set)
     _refuse_turns(algorithm, (request.dataset and request.dataset.task_sets) or [task_set])
@@ -100,7 +111,7 @@ def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict
     settings = check_settings(algorithm, base, tuning, request.settings)
     if request.has_all_settings:
         settings = {name: settings[name] for name in request.settings}
-    if isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
         raise Refused(f"{seed!r} is not a whole number from 0 to {MAX_SEED}", field="seed")
     recommendation = request.recommendation or recommendation_for(base, task_set)
     return {
@@ -194,11 +205,6 @@ def needs_reason(algorithm: str, recommendation: Recommendation) -> str:
     if first is None:
         return "the evidence supports no fix yet"
     return "" if first["fix"] in recipes.ALGORITHMS[algorithm].fixes else f"{first['label']} is recommended"
-
-
-def _algorithm(name: str) -> recipes.Algorithm:
-    check_choice(name, recipes.ALGORITHMS, field="algorithm")
-    return recipes.ALGORITHMS[name]
 
 
 def _check_base(base: Version, task_set: TaskSet) -> EvalRun:

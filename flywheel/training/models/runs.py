@@ -40,6 +40,8 @@ class TrainingRun(Job):
     they were not known."""
     machine = models.JSONField(default=dict, blank=True)
     """What its trainer told of its device: `{"kind", "name", "memory"}`; empty until then."""
+    sweep = models.UUIDField(null=True, blank=True, db_index=True)
+    """The key of the sweep that it was launched with; None for a run by itself."""
     recommendation = models.ForeignKey(
         Recommendation, on_delete=models.SET_NULL, null=True, blank=True, related_name="training_runs"
     )

@@ -29,6 +29,7 @@ from flywheel.training.launch import (
     preview_jobs,
     reward_lock,
     run_control,
+    run_sweeps,
     validation_split,
 )
 from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, inherited_of, lightest
@@ -65,8 +66,7 @@ def launch_page(request: PageRequest) -> HttpResponse:
     if request.method == "POST":
         made = _preview(request, form) if "preview" in data else _launch(request, form)
     if made:
-        name = "run" if isinstance(made, TrainingRun) else "preview"
-        address = reverse(f"training:{name}", args=[request.project.slug, made.pk])
+        address = _address(request, made)
         return HttpResponseClientRedirect(address) if request.htmx else redirect(address)
     status = 422 if request.method == "POST" else 200
     response = answer(request, "training/launch.html", "training/_launch.html", _launch_context(request, form), status)
@@ -75,12 +75,24 @@ def launch_page(request: PageRequest) -> HttpResponse:
     return response
 
 
-def _launch(request: PageRequest, form: launch_form.LaunchForm) -> TrainingRun | None:
-    """The run, or None with everything that is wrong noted in the form."""
+def _address(request: PageRequest, made: list[TrainingRun] | TokenPreview) -> str:
+    """The page of what was made: of several runs, the one that compares them."""
+    slug = request.project.slug
+    if isinstance(made, TokenPreview):
+        return reverse("training:preview", args=[slug, made.pk])
+    if len(made) == 1:
+        return reverse("training:run", args=[slug, made[0].pk])
+    chosen = urlencode({"run": [run.pk for run in made]}, doseq=True)
+    return f"{reverse('training:compare', args=[slug])}?{chosen}"
+
+
+def _launch(request: PageRequest, form: launch_form.LaunchForm) -> list[TrainingRun] | None:
+    """The run, or those of the sweep; None with everything that is wrong noted in the form."""
     if wanted := form.request():
         with form.refusals():
-            run, _ = run_control.launch(wanted, request.actor)
-            return run
+            if form.grid:
+                return run_sweeps.launch_sweep(wanted, form.grid, request.actor)[0]
+            return [run_control.launch(wanted, request.actor)[0]]
     return None
 
 

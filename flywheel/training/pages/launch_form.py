@@ -42,7 +42,7 @@ from flywheel.training.models import Dataset, Recommendation, TrainingRun
 PREFIX = "set."
 _ROWS = ("key", "base", "task_set", "dataset", "rollouts")
 _FIRST = {
-    **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on"), ""),
+    **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on", "grid"), ""),
     "mode": "full",
     "seed": "1",
     "rank": str(LORA["rank"]),
@@ -147,6 +147,11 @@ class LaunchForm(ObjectForm):
         return bool(self["passed_on"].value() or "passed_on" in self.errors or changed)
 
     @property
+    def sweep_text(self) -> str:
+        """The grid as it was written."""
+        return self["grid"].value() or ""
+
+    @property
     def left_out(self) -> list[int]:
         """Numbers of the tasks that shall not be practised."""
         run = self.cleaned_data.get("leave_out")
@@ -172,6 +177,7 @@ class LaunchForm(ObjectForm):
     def request(self) -> LaunchRequest | None:
         """Return the launch that the form asks for; None with every problem noted at its field."""
         chosen, settings, tuning = self.cleaned_data, self._settings(), self._tuning()
+        self.grid = self._grid()
         seed = number(chosen.get("seed", ""), most=BIGINT)
         if seed is None:
             self.refuse("seed", f"{self['seed'].data!r} is not a whole number")
@@ -205,7 +211,9 @@ class LaunchForm(ObjectForm):
     def refuse(self, name: str, problem: str) -> None:
         """Show at its field what a verb refused."""
         name = name.removeprefix("settings.").removeprefix("tuning.")
-        if name.startswith(recipes.PASSED_ON):
+        if name.startswith("grid."):
+            name, problem = "grid", f"{name.removeprefix('grid.')}: {problem}"
+        elif name.startswith(recipes.PASSED_ON):
             name, problem = "passed_on", f"{name}: {problem}"
         elif PREFIX + name in self.fields:
             name = PREFIX + name
@@ -222,13 +230,28 @@ class LaunchForm(ObjectForm):
                     given[name] = SETTINGS[name].check(self.value.get(PREFIX + name, ""))
                 except FieldError as error:
                     self.refuse(name, error.problem)
-        for line in filter(str.strip, self.cleaned_data.get("passed_on", "").splitlines()):
-            name, sign, value = (part.strip() for part in line.partition("="))
-            if not sign or not name.startswith(recipes.PASSED_ON):
-                self.refuse("passed_on", f"{line.strip()!r} is not of the form trl.field = value")
-                break
+        for name, value in self._lines("passed_on", recipes.PASSED_ON, "trl.field = value"):
             given[name] = json_or_text(value)
         return given
+
+    def _grid(self) -> dict[str, list[Any]]:
+        """The values of each name that a sweep combines; empty for a single run."""
+        found = {}
+        for name, text in self._lines("grid", ("",), "learning_rate = 1e-4, 3e-4"):
+            values = json_or_text(f"[{text}]")
+            found[name] = (
+                values if isinstance(values, list) else [json_or_text(part.strip()) for part in text.split(",")]
+            )
+        return found
+
+    def _lines(self, field: str, beginnings: tuple[str, ...], form: str) -> Iterator[tuple[str, str]]:
+        """Name and value of each line of a field, up to one that is none."""
+        for line in filter(str.strip, self.cleaned_data.get(field, "").splitlines()):
+            name, sign, value = (part.strip() for part in line.partition("="))
+            if not sign or not name.startswith(beginnings):
+                self.refuse(field, f"{line.strip()!r} is not of the form {form}")
+                return
+            yield name, value
 
     def _tuning(self) -> dict[str, Any] | None:
         value: dict[str, Any] = {"mode": self.cleaned_data.get("mode")}

@@ -31,6 +31,7 @@ from flywheel.training.pages import run_charts, run_details
 from flywheel.training.runs import kept_checkpoints, run_files, run_forecasts, run_repeats
 
 GAINS_SHOWN = 12
+REPEATS_SHOWN = 6
 DIFFERENCE = "candidates__report__comparison__differences__success"
 """Of a candidate's report, which is long otherwise."""
 
@@ -89,7 +90,10 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "overridden": run_control.needs_reason(found.algorithm, found.recommendation) if found.recommendation else "",
         "reward": reward_lock.kept(found),
         "contamination": next(iter(kept_checks([found.dataset], [found.task_set]).values()), None),
-        "repeats": run_repeats.repeats_of(found),
+        "repeats": run_repeats.repeats_of(found)[:REPEATS_SHOWN],
+        "sweep": TrainingRun.objects.filter(project=request.project, sweep=found.sweep).order_by("pk")
+        if found.sweep
+        else (),
         "files": run_files.files_of(found),
         **_checkpoints(found),
         "key": uuid.uuid4(),

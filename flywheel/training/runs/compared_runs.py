@@ -20,8 +20,8 @@ from flywheel.core.recipes import SETTINGS
 from flywheel.evals.models import EvalRun
 from flywheel.training.models import Point, TrainingRun
 
-MOST = 6
-"""Runs on one page, as many as a chart has colours."""
+CHARTED = 6
+"""Runs whose curves are drawn over one another, as many as a chart has colours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,9 @@ class Side:
     run: TrainingRun
     evals: Sequence[tuple[int, float | None]]
     """Step, and success as a share of the scored tasks; None where nothing was scored."""
+    validated: tuple[int, float, int] | None
+    """Step, mean score and scored tasks of its best validation after the first step; None where it had none. The best
+    of several has no honest interval."""
     tasks: int
     """Held-out tasks of each of them, scored or not; 0 before the first."""
     tokens: int | None
@@ -125,7 +128,7 @@ def side_of(run: TrainingRun) -> Side:
     tasks = max((values["n"] + values["unscored"] for _, values in points), default=0)
     last = run.points.filter(kind=Point.Kind.STEP).order_by("-step").values_list("values", flat=True).first() or {}
     tokens = last.get("tokens")
-    return Side(run, evals, tasks, None if tokens is None else round(tokens), run.candidates.first())
+    return Side(run, evals, _validated(run), tasks, None if tokens is None else round(tokens), run.candidates.first())
 
 
 def grouped(sides: Iterable[Side], key: Callable[[Side], Hashable]) -> list[list[Side]]:
@@ -182,6 +185,12 @@ def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, l
         rows[name] = [side.run.settings.get(name) for side in sides]
     differing = {name: values for name, values in rows.items() if any(value != values[0] for value in values[1:])}
     return differing, {name: values for name, values in rows.items() if name not in differing}
+
+
+def _validated(run: TrainingRun) -> tuple[int, float, int] | None:
+    points = run.points.filter(kind=Point.Kind.VALIDATION, step__gt=0).order_by("step").values_list("step", "values")
+    scores = [(step, values.get("overall", values["score"]), values["n"]) for step, values in points]
+    return max((each for each in scores if each[1] is not None), key=lambda each: each[1], default=None)
 
 
 def _success(eval_run: EvalRun | None) -> Mapping[str, Any] | None:

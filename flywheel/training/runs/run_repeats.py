@@ -4,7 +4,7 @@
 """
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from flywheel.accounts.actors import Actor
@@ -12,10 +12,9 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.training.datasets import dataset_builder
-from flywheel.training.launch import run_control
+from flywheel.training.launch import run_control, run_sweeps
 from flywheel.training.models import TrainingRun
 
-SHOWN = 6
 SEEDS = (2, 5)
 """The fewest and the most other seeds that are launched at once."""
 
@@ -29,9 +28,9 @@ class Repeat:
 
 
 def repeats_of(run: TrainingRun) -> list[Repeat]:
-    """The project's other runs of the same spec, the oldest six first."""
+    """The project's other runs of the same spec, the oldest first."""
     same = TrainingRun.objects.filter(project=run.project_id, spec_digest=run.spec_digest).exclude(pk=run.pk)
-    rows = same.select_related("produced__weights", "produced__adapter").order_by("pk")[:SHOWN]
+    rows = same.select_related("produced__weights", "produced__adapter").order_by("pk")
     return [Repeat(each, each.pk < run.pk, _has_same_weights(run.trained, each.trained)) for each in rows]
 
 
@@ -49,6 +48,21 @@ def repeat(run: TrainingRun, *, key: uuid.UUID, actor: Actor, seed: int | None =
 
     Raises Refused as a launch does, and for files that are gone; Stale for a run that is not over.
     """
+    request = _request(run, key)
+    return run_control.launch(request if seed is None else replace(request, seed=seed), actor)
+
+
+def repeat_with_other_seeds(run: TrainingRun, *, number: int, key: uuid.UUID, actor: Actor) -> list[TrainingRun]:
+    """Launch it under the next `number` seeds that no run like it has: a sweep, of which the same key gives the same
+    runs. After the largest seed comes 0. Raises as `repeat` does."""
+    alike = {name: getattr(run, name) for name in ("algorithm", "base", "dataset", "task_set", "settings", "tuning")}
+    taken = set(TrainingRun.objects.filter(project=run.project_id, **alike).values_list("seed", flat=True))
+    others = ((run.seed + more) % (run_control.MAX_SEED + 1) for more in count(1))
+    seeds = list(islice((seed for seed in others if seed not in taken), number))
+    return run_sweeps.launch_sweep(_request(run, key), {"seed": seeds}, actor)[0]
+
+
+def _request(run: TrainingRun, key: uuid.UUID) -> run_control.LaunchRequest:
     if not run.is_finished:
         raise Stale(f"{run} is {run.state}; repeat it when it has finished")
     for artifact in filter(None, (run.base.weights, run.base.adapter)):
@@ -58,7 +72,7 @@ def repeat(run: TrainingRun, *, key: uuid.UUID, actor: Actor, seed: int | None =
         dataset_builder.open_rows(run.dataset).close()
     except FileNotFoundError:
         raise Refused(f"the rows of {run.dataset} are missing from the storage", field="dataset") from None
-    request = run_control.LaunchRequest(
+    return run_control.LaunchRequest(
         key=key,
         base=run.base,
         algorithm=run.algorithm,
@@ -67,15 +81,6 @@ def repeat(run: TrainingRun, *, key: uuid.UUID, actor: Actor, seed: int | None =
         settings=run.settings,
         has_all_settings=True,
         tuning=run.tuning,
-        seed=run.seed if seed is None else seed,
+        seed=run.seed,
         override_reason=run.override_reason or f"repeats {run}",
     )
-    return run_control.launch(request, actor)
-
-
-def repeat_with_other_seeds(run: TrainingRun, *, number: int, key: uuid.UUID, actor: Actor) -> list[TrainingRun]:
-    """Launch it under the next `number` seeds that no run like it has. The same key gives the same runs."""
-    alike = {name: getattr(run, name) for name in ("algorithm", "base", "dataset", "task_set", "settings", "tuning")}
-    taken = set(TrainingRun.objects.filter(project=run.project_id, **alike).values_list("seed", flat=True))
-    seeds = islice((seed for seed in count(run.seed + 1) if seed not in taken), number)
-    return [repeat(run, key=uuid.uuid5(key, str(at)), actor=actor, seed=seed)[0] for at, seed in enumerate(seeds)]

@@ -38,11 +38,11 @@ def test_runs_are_compared(room: Room, call: Call) -> None:
     assert [each["reached"] is None for each in chosen["runs"]] == [True, False]
 
 
-def test_a_comparison_takes_up_to_six_runs_of_the_project(room: Room, call: Call) -> None:
+def test_a_comparison_takes_up_to_sixteen_runs_of_the_project(room: Room, call: Call) -> None:
     run = room.launch()
     assert call("get", "training-runs/compare")["runs"] == []
     assert [each["run"] for each in call("get", "training-runs/compare", run=[run.pk] * 2)["runs"]] == [run.pk]
-    call("get", "training-runs/compare", status=422, run=[run.pk] * 7)
+    call("get", "training-runs/compare", status=422, run=[run.pk] * 17)
     call("get", "training-runs/compare", status=422, run=[run.pk, run.pk], success=2)
     missing = call("get", "training-runs/compare", status=404, run=[run.pk, 0])
     assert missing["detail"] == "there is no training run 0"

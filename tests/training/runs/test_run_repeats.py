@@ -11,6 +11,7 @@ from flywheel.agents.models import Artifact
 from flywheel.core import recipes
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused, Stale
+from flywheel.training.launch.run_control import MAX_SEED
 from flywheel.training.models import TrainingRun
 from flywheel.training.runs.run_repeats import repeat, repeat_with_other_seeds, repeats_of
 from tests.training.conftest import Room
@@ -111,6 +112,18 @@ def test_other_seeds_are_those_that_no_run_like_it_has(room: Room) -> None:
     runs = repeat_with_other_seeds(run, number=3, key=key, actor=actor)
     assert [each.seed for each in runs] == [3, 4, 5]
     assert repeat_with_other_seeds(run, number=3, key=key, actor=actor) == runs
+
+
+def test_after_the_largest_seed_comes_zero(room: Room) -> None:
+    run = finished(room, seed=MAX_SEED - 1)
+    runs = repeat_with_other_seeds(run, number=3, key=uuid.uuid4(), actor=Actor(room.cast.trainer))
+    assert [each.seed for each in runs] == [MAX_SEED, 0, 1]
+
+
+def test_every_repeat_is_listed(room: Room) -> None:
+    run = finished(room)
+    others = [again(room, run) for _ in range(7)]
+    assert [each.run for each in repeats_of(run)] == others
 
 
 def test_a_click_repeats_a_finished_run_and_a_second_changes_nothing(room: Room, sign_in: SignIn) -> None:

@@ -1,22 +1,25 @@
 """Training runs side by side: their curves over one another, what differs between them, what came of each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import key
 from flywheel.edge.refusals import Missing
+from flywheel.training.launch import run_sweeps
+from flywheel.training.launch.run_sweeps import MOST
 from flywheel.training.models import TrainingRun
 from flywheel.training.pages.comparisons import comparison_charts
 from flywheel.training.runs import compared_runs
-from flywheel.training.runs.compared_runs import MOST, Measure, Side
+from flywheel.training.runs.compared_runs import CHARTED, Measure, Side
 
 SUGGESTED = 50
 """Newest runs that can be added."""
@@ -44,11 +47,19 @@ def compare(request: PageRequest) -> HttpResponse:
     chosen = [run.pk for run in runs]
     others = TrainingRun.objects.filter(project=request.project).exclude(pk__in=chosen).select_related("base__agent")
     differing, equal = compared_runs.given_rows(sides) if sides else ({}, {})
+    by_run = list(zip(*differing.values(), strict=True)) or [()] * len(sides)
     context = {
-        "columns": [_column(side, groups, chosen, request.GET.get("success", "")) for side in sides],
+        "columns": [
+            _column(side, groups, chosen, request.GET.get("success", "")) | {"values": _words(values)}
+            for side, values in zip(sides, by_run, strict=True)
+        ],
+        "names": [(name, WORDS.get(name, "")) for name in differing],
+        "is_table": len(runs) > CHARTED,
+        "charted": CHARTED,
+        "open": sum(not run.is_finished for run in runs),
         "measures": [(group, comparison_charts.threshold_words(group)) for group in groups],
-        "held_out": [comparison_charts.held_out(group) for group in groups],
-        "curves": comparison_charts.curves(sides),
+        "held_out": [comparison_charts.held_out(group) for group in groups if len(runs) <= CHARTED],
+        "curves": comparison_charts.curves(sides) if len(runs) <= CHARTED else [],
         "differing": _shown({name: values for name, values in differing.items() if None not in values}),
         "partial": _shown({name: values for name, values in differing.items() if None in values}),
         "equal": _shown(equal),
@@ -57,6 +68,18 @@ def compare(request: PageRequest) -> HttpResponse:
         "most": MOST,
     }
     return render(request, "training/compare.html", context)
+
+
+@require_POST
+@requires(Permission.TRAIN)
+def cancel_rest(request: PageRequest) -> HttpResponse:
+    """Cancel those of the runs that have not finished."""
+    chosen = list(filter(None, map(key, request.POST.getlist("run"))))[:MOST]
+    rows = TrainingRun.objects.filter(project=request.project, pk__in=chosen).select_related("project")
+    cancelled = run_sweeps.cancel_rest(rows, request.actor)
+    messages.info(request, f"{cancelled} run{'' if cancelled == 1 else 's'} cancelled.")
+    address = reverse("training:compare", args=[request.project.slug])
+    return redirect(f"{address}?{urlencode({'run': chosen}, doseq=True)}")
 
 
 def _runs(request: PageRequest) -> list[TrainingRun]:
@@ -95,8 +118,9 @@ def _column(side: Side, groups: Sequence[Measure], chosen: Sequence[int], succes
 
 def _shown(rows: dict[str, list[Any]]) -> list[tuple[str, str, list[Any]]]:
     """Name, label for a row that is no setting, and values as pages write them."""
+    return [(name, WORDS.get(name, ""), _words(values)) for name, values in rows.items()]
+
+
+def _words(values: Iterable[Any]) -> list[Any]:
     words = {True: "yes", False: "no"}
-    return [
-        (name, WORDS.get(name, ""), [words[value] if isinstance(value, bool) else value for value in values])
-        for name, values in rows.items()
-    ]
+    return [words[value] if isinstance(value, bool) else value for value in values]

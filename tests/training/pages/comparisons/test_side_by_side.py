@@ -6,11 +6,12 @@ from urllib.parse import urlencode
 import pytest
 
 from flywheel.accounts.models import User
+from flywheel.edge.jobs import State
 from flywheel.promotions.models import Candidate
-from flywheel.training.models import TrainingRun
+from flywheel.training.models import Point, TrainingRun
 from tests.pages import page_of
 from tests.promotions.conftest import agent, candidate, evaluated
-from tests.training.conftest import Room
+from tests.training.conftest import NOON, Room
 from tests.training.pages.test_runs import HERE, SignIn
 
 __all__ = ["agent", "candidate", "evaluated"]
@@ -94,12 +95,45 @@ def test_one_run_or_none_asks_for_another(room: Room, sign_in: SignIn) -> None:
     assert "Add two runs above" in page_of(shown(sign_in, room.cast.viewer))
 
 
-def test_at_most_six_are_compared(room: Room, sign_in: SignIn) -> None:
+def test_more_runs_than_a_chart_has_colours_are_rows_of_a_table(room: Room, sign_in: SignIn) -> None:
     runs = [room.launch(seed=seed) for seed in range(7)]
+    room.asked(runs[0], {0: 0.25, 20: 0.75})
+    for step, score in enumerate([0.9, 0.25, 0.625, 0.625]):
+        values = {"success": 0.5, "score": score, "n": 4, "unscored": 0}
+        Point.objects.create(run=runs[0], kind=Point.Kind.VALIDATION, step=step, at=NOON, values=values)
+    page = shown(sign_in, room.cast.trainer, *runs)
+    assert [column["values"] for column in page.context["columns"]] == [[seed] for seed in range(7)]
+    assert (page.context["names"], page.context["held_out"]) == ([("seed", "Seed")], [])
+    said = page_of(page)
+    assert "62.5%" in said
+    assert "step 2, 4 tasks" in said
+    assert len(shown(sign_in, room.cast.viewer, *runs[:6]).context["held_out"]) == 1
+
+
+def test_at_most_sixteen_are_compared(room: Room, sign_in: SignIn) -> None:
+    run = room.launch()
+    query = urlencode({"run": [run.pk, *range(10**6, 10**6 + 16)]}, doseq=True)
+    assert sign_in(room.cast.viewer).get(f"{HERE}compare/?{query}").status_code == 404
+    runs = [run, *(room.launch(seed=seed) for seed in range(2, 18))]
     page = shown(sign_in, room.cast.viewer, *runs)
-    assert [column["run"] for column in page.context["columns"]] == runs[:6]
-    assert "7 runs were selected; the first 6 are compared." in page_of(page)
+    assert [column["run"] for column in page.context["columns"]] == runs[:16]
+    assert "17 runs were selected; the first 16 are compared." in page_of(page)
     assert page.context["others"] == []
+
+
+def test_the_rest_is_cancelled_at_once(room: Room, sign_in: SignIn) -> None:
+    """Those of the page that have not finished, and no others."""
+    runs = [room.launch(seed=seed) for seed in range(4)]
+    TrainingRun.objects.filter(pk=runs[0].pk).update(state=State.SUCCEEDED)
+    trainer = sign_in(room.cast.trainer)
+    assert "Cancel the rest" in page_of(shown(sign_in, room.cast.trainer, *runs[:3]))
+    sent = {"run": [run.pk for run in runs[:3]]}
+    page = trainer.post(f"{HERE}compare/cancel/", sent, follow=True)
+    assert "2 runs cancelled." in page_of(page)
+    assert "Cancel the rest" not in page_of(page)
+    states = [TrainingRun.objects.get(pk=run.pk).state for run in runs]
+    assert states == [State.SUCCEEDED, State.CANCELLED, State.CANCELLED, State.QUEUED]
+    assert sign_in(room.cast.viewer).post(f"{HERE}compare/cancel/", sent).status_code == 403
 
 
 def test_a_run_twice_is_one(room: Room, sign_in: SignIn) -> None:
