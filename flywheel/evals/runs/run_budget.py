@@ -26,19 +26,25 @@ UNITS: Final[Mapping[str, type]] = {"tokens": int, "usd": float, "minutes": floa
 MOST: Final = 10**12
 
 
-def check(value: Mapping[str, Any], version: Version, environment: EnvironmentVersion) -> dict[str, float]:
-    """The limits that are set. Raises Refused."""
-    if unknown := sorted(set(value) - set(UNITS)):
-        raise Refused(f"is unknown; use one of {', '.join(UNITS)}", field=f"budget.{unknown[0]}")
+def limits(value: Mapping[str, Any], units: Mapping[str, type] = UNITS) -> dict[str, float]:
+    """The limits that are set, by unit; what is None sets none. Raises Refused."""
+    if unknown := sorted(set(value) - set(units)):
+        raise Refused(f"is unknown; use one of {', '.join(units)}", field=f"budget.{unknown[0]}")
     found: dict[str, float] = {}
     for name, limit in value.items():
         if limit is None:
             continue
-        is_whole = UNITS[name] is int
+        is_whole = units[name] is int
         fits = isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit <= MOST
         if not fits or (is_whole and limit != int(limit)):
             raise Refused(f"{limit!r} is not a {'whole ' if is_whole else ''}number above 0", field=f"budget.{name}")
-        found[name] = UNITS[name](limit)
+        found[name] = units[name](limit)
+    return found
+
+
+def check(value: Mapping[str, Any], version: Version, environment: EnvironmentVersion) -> dict[str, float]:
+    """The limits that are set and can be kept. Raises Refused."""
+    found = limits(value)
     if "usd" in found and not _is_priced(version):
         where = "set its price under Settings › Prices"
         problem = f"{version} has no price, so its cost is unknown; {where}, or limit tokens or minutes"

@@ -15,7 +15,7 @@ from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.api.references import dataset_by_ref, eval_of
-from flywheel.training.launch import reward_lock, run_sweeps
+from flywheel.training.launch import reward_lock, run_budgets, run_sweeps
 from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.runs import run_forecasts
@@ -69,6 +69,9 @@ class RunIn(Body):
     model of up to 50 million parameters, LoRA for larger ones."""
     seed: int = 1
     """Seed of the run."""
+    budget: dict[str, float] = {}
+    """Limits: `minutes` of training steps and evaluations, `tokens` processed. A run that reaches one saves, stops and
+    can be resumed with a greater budget. Empty for none."""
     override_reason: str = ""
     """Why you chose another fix than the recommended one; required in that case."""
     leave_out: list[int] = []
@@ -83,6 +86,11 @@ class SweepIn(RunIn):
     settings of the algorithm, `trl.` and `lora.` fields, `seed`, and the adapter's `rank` and `alpha`."""
 
 
+class ResumeRunIn(Body):
+    budget: dict[str, float] | None = None
+    """Replaces the run's budget from now on; minutes and tokens already spent still count. Empty for no limit."""
+
+
 class RunOut(Schema):
     id: int
     sweep: uuid.UUID | None
@@ -94,6 +102,7 @@ class RunOut(Schema):
     tuning: dict[str, Any]
     settings: dict[str, Any]
     seed: int
+    budget: dict[str, float]
     spec_digest: str
     """SHA-256 of everything that the run was launched with."""
     override_reason: str
@@ -235,6 +244,7 @@ def _request(request: HttpRequest, asked: RunIn) -> verbs.LaunchRequest:
         settings=asked.settings,
         tuning=asked.tuning,
         seed=asked.seed,
+        budget=asked.budget,
         leave_out=asked.leave_out,
         override_reason=asked.override_reason,
     )
@@ -304,9 +314,11 @@ def cancel_run(request: HttpRequest, run_id: int) -> TrainingRun:
 
 
 @router.post("/training-runs/{run_id}/resume", response=RunOut, auth=Key(Scope.TRAIN))
-def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
-    """Resume a failed or cancelled run from its newest checkpoint. 409 unless it has failed or was cancelled."""
-    return _run(request, run_id).resume(keyed(request).actor)
+def resume_run(request: HttpRequest, run_id: int, body: ResumeRunIn | None = None) -> TrainingRun:
+    """Resume a failed or cancelled run from its newest checkpoint, under a new budget if you give one. 409 unless it
+    has failed or was cancelled; 422 if its budget is spent."""
+    budget = body.budget if body else None
+    return run_budgets.resume(_run(request, run_id), keyed(request).actor, budget)
 
 
 @router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ))

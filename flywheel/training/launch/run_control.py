@@ -16,7 +16,7 @@ from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import dataset_builder
-from flywheel.training.launch import launch_estimate, leak_refusals, reward_lock
+from flywheel.training.launch import launch_estimate, leak_refusals, reward_lock, run_budgets
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
 from flywheel.training.launch.validation_split import AWAY
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
@@ -47,6 +47,8 @@ class LaunchRequest:
     tuning: dict[str, Any] = field(default_factory=dict)
     """As suits the size of the base where it is empty."""
     seed: int = 1
+    budget: dict[str, Any] = field(default_factory=dict)
+    """What it may take at most (`run_budgets.py`)."""
     recommendation: Recommendation | None = None
     """What the fix ladder said before; it is asked where this is empty."""
     override_reason: str = ""
@@ -119,6 +121,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
         "tuning": tuning,
         "settings": settings,
         "seed": seed,
+        "budget": run_budgets.check(request.budget),
         "recommendation": recommendation,
         "override_reason": _check_override(request, recommendation),
     }

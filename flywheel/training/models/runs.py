@@ -8,6 +8,8 @@ from pathlib import Path
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 
 from flywheel.agents.models import Artifact, Version
 from flywheel.core.recipes import ALGORITHMS
@@ -55,6 +57,8 @@ class TrainingRun(Job):
         AuditOverride, on_delete=models.PROTECT, null=True, blank=True, related_name="training_runs"
     )
     """What let it be launched although that audit was not green."""
+    budget = models.JSONField(default=dict, blank=True)
+    """What it may take at most, `launch.run_budgets`; empty for as much as it needs."""
     events_read = models.PositiveBigIntegerField(default=0)
     """Bytes of `events.jsonl` that are in the database."""
     checkpoint_step = models.PositiveIntegerField(null=True, blank=True)
@@ -104,6 +108,18 @@ class TrainingRun(Job):
         if self.produced is None:
             return None
         return self.produced.adapter if self.tuning["mode"] == "lora" else self.produced.weights
+
+    def trained_seconds(self, until: int | None = None) -> float | None:
+        """Time that its steps, evaluations and validations took, up to a step or in all; None where no step was timed.
+        A step that came again after a resume counts once."""
+        points = self.points.all() if until is None else self.points.filter(step__lte=until)
+        timed = {"step_time_s": [Point.Kind.STEP], "seconds": [Point.Kind.EVAL, Point.Kind.VALIDATION]}
+        sums = []
+        for name, kinds in timed.items():
+            value = Cast(KeyTextTransform(name, "values"), models.FloatField())
+            sums.append(points.filter(kind__in=kinds).aggregate(total=models.Sum(value))["total"])
+        steps, evals = sums
+        return None if steps is None and until != 0 else (steps or 0.0) + (evals or 0.0)
 
     @property
     def remaining(self) -> timedelta | None:

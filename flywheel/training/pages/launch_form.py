@@ -27,7 +27,9 @@ from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.templatetags.numbers import count
+from flywheel.training.launch import run_budgets
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
+from flywheel.training.launch.run_budgets import UNITS
 from flywheel.training.launch.run_control import (
     LORA,
     MAX_RANK,
@@ -42,7 +44,7 @@ from flywheel.training.models import Dataset, Recommendation, TrainingRun
 PREFIX = "set."
 _ROWS = ("key", "base", "task_set", "dataset", "rollouts")
 _FIRST = {
-    **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on", "grid"), ""),
+    **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on", "grid", *UNITS), ""),
     "mode": "full",
     "seed": "1",
     "rank": str(LORA["rank"]),
@@ -181,6 +183,7 @@ class LaunchForm(ObjectForm):
         seed = number(chosen.get("seed", ""), most=BIGINT)
         if seed is None:
             self.refuse("seed", f"{self['seed'].data!r} is not a whole number")
+        budget = self._budget()
         if self.base and tuning:
             with self.refusals():
                 check_settings(self.known, self.base, tuning, settings)
@@ -196,6 +199,7 @@ class LaunchForm(ObjectForm):
             settings=settings,
             tuning=tuning or {},
             seed=seed or 0,
+            budget=budget or {},
             override_reason=chosen["reason"],
             leave_out=self.left_out,
         )
@@ -210,7 +214,7 @@ class LaunchForm(ObjectForm):
 
     def refuse(self, name: str, problem: str) -> None:
         """Show at its field what a verb refused."""
-        name = name.removeprefix("settings.").removeprefix("tuning.")
+        name = name.removeprefix("settings.").removeprefix("tuning.").removeprefix("budget.")
         if name.startswith("grid."):
             name, problem = "grid", f"{name.removeprefix('grid.')}: {problem}"
         elif name.startswith(recipes.PASSED_ON):
@@ -252,6 +256,11 @@ class LaunchForm(ObjectForm):
                 self.refuse(field, f"{line.strip()!r} is not of the form {form}")
                 return
             yield name, value
+
+    def _budget(self) -> dict[str, float] | None:
+        with self.refusals():
+            return run_budgets.read(self.cleaned_data)
+        return None
 
     def _tuning(self) -> dict[str, Any] | None:
         value: dict[str, Any] = {"mode": self.cleaned_data.get("mode")}
@@ -304,6 +313,7 @@ def as_data(run: TrainingRun) -> dict[str, str]:
         "dataset": str(run.dataset) if run.dataset.recipe.get("card") or run.dataset.mix else "",
         "rollouts": str(run.dataset.recipe.get("eval_run") or ""),
         **{name: str(value) for name, value in run.tuning.items()},
+        **{name: write(value) for name, value in run.budget.items()},
     }
     return data | settings_as_data(run.settings)
 

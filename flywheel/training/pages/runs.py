@@ -25,7 +25,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Opening
 from flywheel.evals.pages.comparison_context import Whisker, forest
 from flywheel.training.datasets.contamination_checks import kept_checks
-from flywheel.training.launch import reward_lock, run_control
+from flywheel.training.launch import reward_lock, run_budgets, run_control
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
 from flywheel.training.runs import kept_checkpoints, run_files, run_forecasts, run_repeats
@@ -142,6 +142,16 @@ def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
 
 @require_POST
 @requires(Permission.TRAIN)
+def resume(request: PageRequest, pk: int) -> HttpResponse:
+    """Let it go on, under the budget of the form where it has one; an empty field is no limit."""
+    found, is_given = run_of(request, pk), any(name in request.POST for name in run_budgets.UNITS)
+    with job_pages.refusal_told(request, "Nothing was resumed"):
+        run_budgets.resume(found, request.actor, run_budgets.read(request.POST) if is_given else None)
+    return redirect("training:run", request.project.slug, pk)
+
+
+@require_POST
+@requires(Permission.TRAIN)
 def repeat(request: PageRequest, pk: int) -> HttpResponse:
     """Launch it again: exactly, or under as many other seeds as the form says, which are then compared."""
     found, key = run_of(request, pk), form_key(request.POST.get("key", ""))
@@ -218,4 +228,3 @@ def _holder(run: TrainingRun) -> TrainingRun | None:
 
 
 cancel = job_pages.cancel(run_of, "training:run", requires(Permission.TRAIN), refusal="Nothing was cancelled")
-resume = job_pages.resume(run_of, "training:run", requires(Permission.TRAIN), refusal="Nothing was resumed")

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import FloatField, QuerySet, Sum
-from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast
+from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
 from flywheel.core.recipes import SETTINGS
@@ -112,7 +110,7 @@ class Measure:
         # A share is a fraction of few tasks: half-way between two of them is met by either side of a rounding.
         enough = (step for step, value in side.evals if value is not None and value >= self.threshold - 1e-9)
         step = next(enough, None)
-        return None if step is None else Reached(step, _seconds(side.run, step))
+        return None if step is None else Reached(step, side.run.trained_seconds(step))
 
 
 def rows(project: Project) -> QuerySet[TrainingRun]:
@@ -202,14 +200,3 @@ def _tuning(run: TrainingRun) -> str:
     if run.tuning["mode"] != "lora":
         return "all weights"
     return f"LoRA, rank {run.tuning['rank']}, alpha {run.tuning['alpha']}"
-
-
-def _seconds(run: TrainingRun, step: int) -> float | None:
-    """Time that its steps and evaluations took up to a step. A step that came again after a resume counts once."""
-    timed = {"step_time_s": [Point.Kind.STEP], "seconds": [Point.Kind.EVAL, Point.Kind.VALIDATION]}
-    sums = []
-    for name, kinds in timed.items():
-        value = Cast(KeyTextTransform(name, "values"), FloatField())
-        sums.append(run.points.filter(kind__in=kinds, step__lte=step).aggregate(total=Sum(value))["total"])
-    steps, evals = sums
-    return None if evals is None or (step and steps is None) else (steps or 0.0) + evals

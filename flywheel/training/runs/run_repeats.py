@@ -82,5 +82,6 @@ def _request(run: TrainingRun, key: uuid.UUID) -> run_control.LaunchRequest:
         has_all_settings=True,
         tuning=run.tuning,
         seed=run.seed,
+        budget=run.budget,
         override_reason=run.override_reason or f"repeats {run}",
     )

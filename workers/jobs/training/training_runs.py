@@ -37,7 +37,7 @@ from flywheel.environments.models import Opening, Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import submission
 from flywheel.training.datasets import dataset_builder
-from flywheel.training.launch import reward_lock
+from flywheel.training.launch import reward_lock, run_budgets
 from flywheel.training.launch.validation_split import named_tasks, refusal, validation_tasks
 from flywheel.training.models import Point, TrainingRun
 from workers.jobs.training import leak_watch
@@ -228,14 +228,15 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
         trainer = start(module, place, processes=run.settings.get("processes", 1))
         try:
             lease.log(f"trainer started, process {trainer.pid}")
-            _follow(lease, run, place, trainer)
+            spent = _follow(lease, run, place, trainer)
         finally:
             end(trainer)
         result = result_of(place)
         if result.get("status") == "completed":
             return
-        if result.get("status") == "cancelled" or lease.cancelled:
-            lease.finish(State.CANCELLED)
+        if result.get("status") == "cancelled" or lease.cancelled or spent:
+            by_budget = {} if lease.cancelled or not spent else {"error": spent, "error_kind": run_budgets.SPENT}
+            lease.finish(State.CANCELLED, **by_budget)
             return
         if result.get("status") == "failed":
             raise TrainingFailed(result["kind"], result["message"])
@@ -268,23 +269,24 @@ def _trainer_env() -> dict[str, str]:
     return {**passed, "FLYWHEEL_SUPERVISED": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Popen[bytes]) -> None:
-    asked_at = 0.0
+def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Popen[bytes]) -> str:
+    """Read along until the trainer has ended, by itself or asked to. Return which limit of the budget was reached."""
+    asked_at, spent = 0.0, ""
     while True:
         ended = trainer.poll() is not None
         while _read_events(lease, run, place):
-            pass
+            spent = spent or run_budgets.spent(run)
         if ended:
-            return
+            return spent
         if lease.lost:
             raise LeaseLost(f"{run} has another owner")
-        if lease.cancelled and not asked_at:
+        if (lease.cancelled or spent) and not asked_at:
             (place / "CANCEL").touch()
             asked_at = time.monotonic()
-            lease.log("asked the trainer to save and stop")
+            lease.log(f"{spent}: asked the trainer to save and stop" if spent else "asked the trainer to save and stop")
         if asked_at and time.monotonic() - asked_at > CANCEL_GRACE_S:
             lease.log("the trainer did not stop in time and was killed; its newest checkpoint is kept", "warning")
-            return
+            return spent
         time.sleep(POLL_S)
 
 

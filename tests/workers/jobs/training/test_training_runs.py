@@ -29,6 +29,7 @@ from flywheel.environments.models import Opening, Split, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets.dataset_builder import build as dataset
 from flywheel.training.datasets.dataset_mix import mix
+from flywheel.training.launch import run_budgets
 from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.runs import run_files, run_repeats
@@ -205,6 +206,28 @@ def test_a_stopped_worker_loses_its_run_and_writes_nothing(
     run.refresh_from_db()
     assert run.state == State.SUCCEEDED, run.error
     assert (run.attempt, run.events.count()) == (2, lines)
+    assert steps_of(run) == list(range(1, STEPS + 1))
+
+
+def test_a_spent_budget_ends_a_run_in_order_and_more_lets_it_go_on(launched: Launch, cast: Cast) -> None:
+    run = launched(budget={"tokens": 1})
+
+    def train() -> None:
+        lease = TrainingRun.claim(run.pk)
+        assert lease is not None
+        with lease:
+            training_runs.train(lease)
+        run.refresh_from_db()
+
+    train()
+    assert (run.state, run.error_kind) == (State.CANCELLED, run_budgets.SPENT)
+    assert run.error == "the budget of 1 tokens is spent"
+    assert run.checkpoint_step == run.done < STEPS
+    stopped_at = run.done
+    run_budgets.resume(run, Actor(cast.trainer), {})
+    train()
+    assert run.state == State.SUCCEEDED, run.error
+    assert f"training from step {stopped_at}" in log_of(run)
     assert steps_of(run) == list(range(1, STEPS + 1))
 
 

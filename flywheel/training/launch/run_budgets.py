@@ -1,0 +1,61 @@
+"""Limits of a training run: minutes of training, and tokens where its trainer counts them.
+
+A run that has spent one saves and stops, as if it were cancelled, and says so. Both are of the whole run, so it is
+resumed with a greater budget or with none. Minutes are of steps, evaluations and validations: loading, waiting and
+pauses are free. A budget is no part of the spec: it says when a run stops, not what it learns.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.db import transaction
+
+from flywheel.accounts.actors import Actor
+from flywheel.edge.refusals import Refused
+from flywheel.edge.schema_form import json_or_text
+from flywheel.evals.runs import run_budget
+from flywheel.training.models import Point, TrainingRun
+
+UNITS: Final[Mapping[str, type]] = {"minutes": float, "tokens": int}
+SPENT = "budget"
+"""The `error_kind` of a run that has stopped so."""
+
+
+def check(value: Mapping[str, Any]) -> dict[str, float]:
+    """The limits that are set. Raises Refused."""
+    return run_budget.limits(value, UNITS)
+
+
+def read(texts: Mapping[str, str | None]) -> dict[str, float]:
+    """The limits of a form's fields, of which an empty one sets none. Raises Refused."""
+    return check({name: json_or_text(text.strip()) for name in UNITS if (text := texts.get(name)) and text.strip()})
+
+
+def spent(run: TrainingRun) -> str:
+    """Which limit is reached, in words; empty while there is something left."""
+    if (minutes := run.budget.get("minutes")) and (run.trained_seconds() or 0.0) >= 60 * minutes:
+        return f"the budget of {minutes:g} minutes is spent"
+    if most := run.budget.get("tokens"):
+        steps = run.points.filter(kind=Point.Kind.STEP).order_by("-step")
+        tokens = (steps.values_list("values", flat=True).first() or {}).get("tokens")
+        if tokens is not None and tokens >= most:
+            return f"the budget of {most:.0f} tokens is spent"
+    return ""
+
+
+def resume(run: TrainingRun, actor: Actor, budget: Mapping[str, Any] | None = None) -> TrainingRun:
+    """Let a failed or cancelled run go on from its newest checkpoint, under this budget from now on if one is given.
+
+    Raises StaleState, and Refused for a budget that is spent already.
+    """
+    with transaction.atomic():
+        run.requeue()
+        if budget is not None:
+            run.budget = check(budget)
+            run.save(update_fields=["budget"])
+        if words := spent(run):
+            raise Refused(f"{words}; resume it with a greater budget, or with none", field="budget")
+        about = {} if budget is None else {"budget": run.budget}
+        actor.record(project=run.project, action=run.resume_entry, subject=run, **about)
+    run.refresh_from_db()
+    return run
