@@ -3,9 +3,13 @@
 import importlib.util
 from typing import Any
 
+import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flywheel.core import recipes
+from flywheel.core.errors import FieldError
 from flywheel.core.recipes import ALGORITHMS, SETTINGS, validate
 
 
@@ -111,3 +115,34 @@ def test_big_models_are_proposed_what_fits_into_memory(algorithm: str) -> None:
     assert recipes.validate(algorithm, big) == big, "what is proposed can be launched"
     assert big.keys() == small.keys()
     assert [recipes.usual_mode(count) for count in (None, 700_000, 1_500_000_000)] == ["full", "full", "lora"]
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**7), 10**7),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["linear", "best", "", "none", *(choice for each in SETTINGS.values() for choice in each.choices)]),
+)
+
+
+@given(st.sampled_from(sorted(SETTINGS)), VALUES)
+def test_a_settings_schema_takes_what_the_setting_takes(name: str, value: Any) -> None:
+    def is_taken() -> bool:
+        try:
+            SETTINGS[name].check(value)
+        except FieldError:
+            return False
+        return True
+
+    schema = SETTINGS[name].schema()
+    assert jsonschema.Draft202012Validator(schema).is_valid(value) == is_taken()
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_an_algorithms_schema_has_its_settings_and_no_others(algorithm: str) -> None:
+    described = jsonschema.Draft202012Validator(recipes.schema(algorithm))
+    assert described.is_valid(recipes.defaults(algorithm) | {"trl.adam_beta2": 0.9, "lora.lora_dropout": None})
+    others = {name: SETTINGS[name].default for name in SETTINGS.keys() - recipes.defaults(algorithm).keys()}
+    wrong = others | {"verbosity": 1, "trlx": 1}
+    assert not any(described.is_valid({name: value}) for name, value in wrong.items())

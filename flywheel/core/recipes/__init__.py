@@ -9,6 +9,7 @@ configuration: `trl.<field>` goes to TRL's config and `lora.<field>` to PEFT's L
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -25,6 +26,7 @@ __all__ = [
     "Setting",
     "defaults",
     "offered",
+    "schema",
     "usual_mode",
     "validate",
 ]
@@ -106,6 +108,19 @@ def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = SETTINGS[name].check(value)
     _check_together(values)
     return values
+
+
+def schema(algorithm: str) -> dict[str, Any]:
+    """The JSON Schema of an algorithm's settings, each by itself: what `validate` takes before it looks at them
+    together."""
+    own = [each for each in SETTINGS.values() if algorithm in each.algorithms]
+    beginnings = "|".join(map(re.escape, PASSED_ON))
+    return {
+        "type": "object",
+        "properties": {each.name: each.schema() for each in own},
+        "patternProperties": {f"^({beginnings})": {"description": "A field of TRL's or PEFT's configuration."}},
+        "additionalProperties": False,
+    }
 
 
 _BIG = {

@@ -50,6 +50,13 @@ class Setting:
             raise FieldError(f"{value!r} is out of range; expected {self._range()}", field=self.name)
         return self.type(value)
 
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of what `check` takes."""
+        names = {int: "integer", float: "number", bool: "boolean", str: "string"}
+        bounds = {"minimum": self.min, "maximum": self.max, "enum": list(self.choices) or None}
+        known = {name: value for name, value in bounds.items() if value is not None}
+        return {"type": names[self.type], **known, "description": self.why}
+
     def _range(self) -> str:
         kind = "a whole number" if self.type is int else "a number"
         if self.min is not None and self.max is not None:

@@ -2,14 +2,16 @@
 
 import uuid
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Status
+from pydantic import WithJsonSchema, create_model
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.core import recipes
 from flywheel.edge.answers import ListQuery, Ref, cut_page, page_of, paginate
 from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, RefIn, Schema
@@ -76,6 +78,23 @@ class RunIn(Body):
     """Why you chose another fix than the recommended one; required in that case."""
     leave_out: list[int] = []
     """Numbers of train tasks to leave out of a dataset that is built."""
+
+
+def _of(algorithm: str) -> type[RunIn]:
+    """The request of one algorithm, described with its settings; `run_control` checks them, and says more."""
+    described = Annotated[dict[str, Any], WithJsonSchema(recipes.schema(algorithm))]
+    about = RunIn.model_fields["settings"].description
+    fields: dict[str, Any] = {
+        "algorithm": (Literal[algorithm], Field(description=recipes.ALGORITHMS[algorithm].description)),
+        "settings": (described, Field(default_factory=dict, description=about)),
+    }
+    return create_model(f"Launch_{algorithm}", __base__=RunIn, __doc__=None, **fields)
+
+
+if TYPE_CHECKING:
+    LaunchIn = RunIn
+else:
+    LaunchIn = Annotated[Union[tuple(map(_of, recipes.ALGORITHMS))], Field(discriminator="algorithm")]  # noqa: UP007
 
 
 class SweepIn(RunIn):
@@ -227,7 +246,7 @@ class Events(Schema):
 
 
 @router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN))
-def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
+def launch_run(request: HttpRequest, asked: LaunchIn) -> Status[TrainingRun]:
     """Freeze all inputs and queue the run. Repeating a key returns the existing run with 200."""
     run, made = verbs.launch(_request(request, asked), keyed(request).actor)
     return Status(201 if made else 200, run)

@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from flywheel.accounts.models import AuditEntry
+from flywheel.core import recipes
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
 from flywheel.training.models import TrainingRun
@@ -126,3 +127,21 @@ def test_other_projects_and_weaker_keys_get_nothing(room: Room, client: Client, 
         sent = client.post(f"/api/v1/{path}", body(room), content_type="application/json", headers=reading)
         assert sent.status_code == 403
     assert client.get("/api/v1/training-runs").status_code == 401
+
+
+def test_the_description_has_a_request_for_each_algorithm(room: Room, call: Callable[..., Any]) -> None:
+    """Its discriminator leads from the algorithm to its own settings; what is checked is told in our words all the
+    same."""
+    described = call("get", "openapi.json")
+    asked = described["paths"]["/api/v1/training-runs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert asked["discriminator"]["propertyName"] == "algorithm"
+    assert asked["discriminator"]["mapping"].keys() == recipes.ALGORITHMS.keys()
+    schemas = described["components"]["schemas"]
+    for algorithm, ref in asked["discriminator"]["mapping"].items():
+        properties = schemas[ref.rpartition("/")[2]]["properties"]
+        assert properties["algorithm"]["const"] == algorithm
+        assert properties["settings"]["properties"].keys() == recipes.defaults(algorithm).keys()
+    (wrong,) = call("post", "training-runs", body(room, algorithm="magic"), 422)["detail"]
+    assert "'sft', 'dpo'" in wrong["msg"]
+    foreign = call("post", "training-runs", body(room, settings={"beta": 0.1}), 422)
+    assert foreign["detail"].startswith("settings.beta: does not apply to SFT")

@@ -19,7 +19,7 @@ from tests.training.pages.test_runs import HERE, SignIn, form
 
 __all__ = ["call"]
 pytestmark = pytest.mark.django_db
-GRID = {"learning_rate": [1e-4, 3e-4], "rank": [4, 8], "seed": [1, 2]}
+GRID: dict[str, list[Any]] = {"learning_rate": [1e-4, 3e-4], "rank": [4, 8], "seed": [1, 2]}
 
 
 def request(room: Room, **fields: Any) -> LaunchRequest:
