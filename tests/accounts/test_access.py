@@ -72,7 +72,7 @@ PAGES = {
         evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
         training:build training:build_live training:preview training:preview_live
-        training:compare training:run_file
+        training:compare training:run_file training:checkpoints
         training:live training:rollouts training:fixes training:fix_trial training:fix_trial_live
         training:searches training:search training:search_live training:proposal
         promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
@@ -541,6 +541,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("evals", "number"): task.task.number,
         ("training", "pk"): training.pk,
         ("training", "key"): bucket.key,
+        ("training", "step"): 20,
         ("training", "trial"): fix.pk,
         ("training", "job"): dataset_build.pk,
         ("training", "preview"): preview.pk,
@@ -597,6 +598,7 @@ def rooms_of(path: str) -> str:
         "task-sets": "environments",
         "datasets": "training",
         "training-runs": "training",
+        "training-sweeps": "training",
         "candidates": "promotions",
         "quarantine": "trajectories",
         "queues": "failures",

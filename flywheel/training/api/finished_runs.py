@@ -79,7 +79,8 @@ class ComparedOut(Schema):
     measures: list[MeasureOut]
     """Only the `evaluations` of runs with one measure can be compared."""
     differing: dict[str, list[Any]]
-    """What differs between the launches, by name, one value per run; null for a setting that a run does not have."""
+    """What differs between the launches, by name, one value per run; null for a setting that a run does not have, the
+    text `null` for one that is passed on as null."""
     equal: dict[str, list[Any]]
     """The same for what is equal."""
 

@@ -303,15 +303,18 @@ class LaunchForm(ObjectForm):
 
 
 def as_data(run: TrainingRun) -> dict[str, str]:
-    """A run's choices as this form sends them, to launch another like it."""
+    """A run's choices as this form sends them, to launch another like it. A dataset that is not built of its task set
+    is named."""
+    rows = run.dataset
+    is_kept = rows.recipe.get("card") or rows.mix or rows.task_set_id is None
     data = {
         "base": str(run.base),
         "task_set": str(run.task_set),
         "algorithm": run.algorithm,
         "seed": str(run.seed),
         "reason": run.override_reason,
-        "dataset": str(run.dataset) if run.dataset.recipe.get("card") or run.dataset.mix else "",
-        "rollouts": str(run.dataset.recipe.get("eval_run") or ""),
+        "dataset": str(rows) if is_kept else "",
+        "rollouts": str(rows.recipe.get("eval_run") or ""),
         **{name: str(value) for name, value in run.tuning.items()},
         **{name: write(value) for name, value in run.budget.items()},
     }

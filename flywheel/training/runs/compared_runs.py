@@ -9,7 +9,7 @@ penalties, of attempts that are drawn in the same way.
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import QuerySet
 
@@ -18,6 +18,7 @@ from flywheel.core.recipes import SETTINGS
 from flywheel.evals.models import EvalRun
 from flywheel.training.models import Point, TrainingRun
 
+_ABSENT: Final = object()
 CHARTED = 6
 """Runs whose curves are drawn over one another, as many as a chart has colours."""
 
@@ -167,7 +168,7 @@ def reward_group(side: Side) -> Hashable:
 def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
     """The runs' launch values, by name, a value for each run: first what differs, then what is equal.
 
-    A setting that a run does not have is None.
+    A setting that a run does not have is None; one that is passed on as null is the text `null`.
     """
     rows: dict[str, list[Any]] = {
         "algorithm": [side.run.algorithm_label for side in sides],
@@ -180,7 +181,8 @@ def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, l
     order = {name: at for at, name in enumerate(SETTINGS)}
     names = {name for side in sides for name in side.run.settings}
     for name in sorted(names, key=lambda name: (order.get(name, len(order)), name)):
-        rows[name] = [side.run.settings.get(name) for side in sides]
+        given = [side.run.settings.get(name, _ABSENT) for side in sides]
+        rows[name] = [None if value is _ABSENT else "null" if value is None else value for value in given]
     differing = {name: values for name, values in rows.items() if any(value != values[0] for value in values[1:])}
     return differing, {name: values for name, values in rows.items() if name not in differing}
 

@@ -86,6 +86,12 @@ def test_what_differs_is_told_from_what_is_equal(room: Room) -> None:
     assert set(differing).isdisjoint(equal)
 
 
+def test_a_setting_that_is_null_is_told_from_one_that_is_not_there(room: Room) -> None:
+    runs = [room.launch(settings={"trl.max_tool_response": None}), room.launch()]
+    differing, _ = compared_runs.given_rows([compared_runs.side_of(run) for run in runs])
+    assert differing == {"trl.max_tool_response": ["null", None]}
+
+
 def test_loss_and_reward_are_shared_only_by_runs_for_which_they_are_the_same(room: Room) -> None:
     sft, grpo, other = room.launch(), room.launch(algorithm="grpo"), room.launch(algorithm="cispo")
     harsh = room.launch(algorithm="grpo", settings={"unsafe_penalty": 0.5})

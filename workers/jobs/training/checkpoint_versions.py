@@ -9,8 +9,6 @@ import os
 import shutil
 from pathlib import Path
 
-from django.conf import settings
-
 from flywheel.core import digests
 from flywheel.edge.jobs import Lease
 from flywheel.training.models import CheckpointVersion
@@ -23,14 +21,10 @@ def make(lease: Lease) -> None:
     """Make the version that the lease holds."""
     of = ("project", "created_by", "run__base__agent", "run__base__weights", "run__base__adapter", "run__dataset")
     job = CheckpointVersion.objects.select_related(*of).get(pk=lease.job.pk)
-    place = Path(settings.RUNS_DIR) / f"checkpoint-{job.pk}"
-    shutil.rmtree(place, ignore_errors=True)
-    try:
+    with side_processes.directory(lease, "checkpoint") as place:
         _prepare(job, place)
         side_processes.result(lease, "workers.trainers.weights.checkpoint_weights", place)
         artifact = training_runs.store_weights(job.run, place)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
     with lease.guard():
         version = training_runs.make_version(job.run, artifact, job.created_by, job.step)
         lease.update(version=version)

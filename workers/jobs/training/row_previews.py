@@ -4,10 +4,7 @@ A run directory is written as for a run, and a process of its own makes rows int
 that this one does without, and templates of models are programs that somebody else wrote.
 """
 
-import shutil
 from pathlib import Path
-
-from django.conf import settings
 
 from flywheel.core import digests
 from flywheel.edge.jobs import Lease
@@ -23,14 +20,10 @@ def make_tokens(lease: Lease) -> None:
     """Make the preview that the lease holds."""
     of = ("project", "base__agent", "base__weights", "base__adapter", "dataset", "task_set__environment_version")
     job = TokenPreview.objects.select_related(*of).get(pk=lease.job.pk)
-    place = Path(settings.RUNS_DIR) / f"preview-{job.pk}"
-    shutil.rmtree(place, ignore_errors=True)
-    try:
+    with side_processes.directory(lease, "preview") as place:
         _prepare(job, place)
         made = side_processes.result(lease, "workers.programs.token_preview", place)
         lease.update(result=plain(made["preview"]) | {"of": job.dataset.rows})
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _prepare(job: TokenPreview, place: Path) -> None:
