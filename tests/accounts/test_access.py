@@ -162,7 +162,7 @@ CALLS = {
         list_fix_trials get_fix_trial get_bucket_evidence choose_examples
         list_prompt_searches get_prompt_search list_prompt_proposals
         list_runs get_run list_run_points list_run_events
-        compare_training_runs list_repeats list_run_files get_run_file
+        compare_training_runs list_repeats list_run_files get_run_file list_checkpoints get_training_sweep
         get_token_preview
         list_candidates get_candidate list_never_events list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
@@ -196,6 +196,7 @@ CALLS = {
         collect_rollouts write_dataset drop_rollout take_rollout_back
         recommend_fix build_dataset mix_datasets upload_dataset demonstrate check_dataset_contamination
         launch_run cancel_run resume_run repeat_run preview_tokens cancel_dataset_build resume_dataset_build
+        make_checkpoint_version launch_training_sweep cancel_training_sweep
         propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: """
