@@ -73,7 +73,7 @@ def funnel(project: Project) -> list[tuple[str, int]]:
     """Count how far the project's labelled failures came, each step a part of the one before: to a task, to a proved
     one, to a held-out one that its agent's live version was asked, to one that it solves in half of its attempts, under
     the newest verifier."""
-    failures = project.trajectories.filter(label=Label.FAILURE).exclude(source=Source.ROLLOUT)
+    failures = project.trajectories.filter(label=Label.FAILURE).exclude(source__in=Source.ATTEMPTS)
     tasks = project.tasks.filter(retired_at=None, source__in=failures)
     proved = tasks.filter(is_proved=True)
     asked = (

@@ -97,7 +97,7 @@ _WAITING = {
     "failures": (
         Permission.REVIEW,
         "trajectories_trajectory WHERE project_id = %s AND label = '' AND NOT proposed_bucket = ''"
-        " AND NOT source = 'rollout'",
+        " AND NOT source IN ('rollout', 'training')",
     ),
     "environments": (
         Permission.BUILD,

@@ -185,7 +185,7 @@ def wait_for_detectors(project: Project) -> None:
     unread = Q(detected_at=None) | Q(detected_at__lt=F("changed_at"))
 
     def read() -> bool:
-        return not Trajectory.objects.filter(unread, project=project).exclude(source=Source.ROLLOUT).exists()
+        return not Trajectory.objects.filter(unread, project=project).exclude(source__in=Source.ATTEMPTS).exists()
 
     wait_until(read, 120, "the detectors read every trajectory")
 

@@ -90,7 +90,7 @@ def _untaken(project: Any, environment: Any) -> QuerySet[Failure]:
     return (
         Failure.objects.filter(project=project, current=True, corrected__isnull=False)
         .exclude(decision=Decision.REJECTED)
-        .exclude(trajectory__source=Source.ROLLOUT)
+        .exclude(trajectory__source__in=Source.ATTEMPTS)
         .exclude(Exists(tasks.filter(failure=OuterRef("pk"))))
         .exclude(Exists(tasks.filter(also=OuterRef("pk"))))
     )
@@ -144,7 +144,7 @@ def _make(job: Bulk, keys: list[int]) -> Done:
     decisions = {failure.trajectory_id: failure for failure in decided}
     done, made = Done(), []
     for key, source in Trajectory.objects.filter(pk__in=keys).order_by("pk").values_list("pk", "source"):
-        if source == Source.ROLLOUT:
+        if source in Source.ATTEMPTS:
             done.skipped["an attempt at a task already"] += 1
         elif key not in decisions:
             done.skipped["not labelled"] += 1

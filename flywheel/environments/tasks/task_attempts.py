@@ -32,7 +32,7 @@ def attempt_of(source: Trajectory) -> Attempt:
     tasks = [result.task] if result else []
     told = [about for place in _PLACES if isinstance(about := source.metadata.get(place), dict)]
     tasks += [task for about in told if (task := _named(source, about))]
-    is_unknown = source.source == Source.ROLLOUT and result is None
+    is_unknown = source.source in Source.ATTEMPTS and result is None
     return Attempt(
         is_unknown
         or any(task.split != Split.TRAIN for task in tasks)

@@ -38,7 +38,7 @@ def without_any_task(project: Project, *, bucket: str = "", corrected: bool | No
     action."""
     tasks = Task.objects.filter(project=project)
     rows = Failure.objects.filter(project=project, current=True).exclude(decision=Decision.REJECTED)
-    rows = rows.exclude(trajectory__source=Source.ROLLOUT)
+    rows = rows.exclude(trajectory__source__in=Source.ATTEMPTS)
     rows = rows.filter(bucket=bucket) if bucket else rows
     rows = rows if corrected is None else rows.filter(corrected__isnull=not corrected)
     return rows.filter(

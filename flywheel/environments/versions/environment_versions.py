@@ -149,7 +149,7 @@ def check_name(name: str) -> None:
 
 def recorded_tools(project: Project) -> list[dict[str, Any]]:
     """The tools that the newest recorded runs bring, each name's newest definition; none where no run brings any."""
-    rows = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT).exclude(tools=[])
+    rows = Trajectory.objects.filter(project=project).exclude(source__in=Source.ATTEMPTS).exclude(tools=[])
     found: dict[str, dict[str, Any]] = {}
     seen = set[str]()  # runs bring the same definitions again and again, and to check one takes a while
     for tools in rows.order_by("-pk").values_list("tools", flat=True)[:LOOKED_AT]:

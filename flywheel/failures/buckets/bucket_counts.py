@@ -42,7 +42,7 @@ class BucketCount:
 
 def traffic(project: Project) -> QuerySet[Trajectory]:
     """Select trajectories of what the agents did in the world; attempts at tasks are none of it."""
-    return Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
+    return Trajectory.objects.filter(project=project).exclude(source__in=Source.ATTEMPTS)
 
 
 def period(project: Project, days: int) -> list[date]:

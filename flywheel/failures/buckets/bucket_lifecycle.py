@@ -144,7 +144,7 @@ def _standing(moves: Iterable[Any]) -> list[int]:
 def since_closing(life: Life) -> int:
     """Count the trajectories that detectors propose for a closed bucket since: shown, not acted upon."""
     rows = Trajectory.objects.filter(project=life.row.project, label="", proposed_bucket=life.row.bucket)
-    return rows.exclude(source=Source.ROLLOUT).filter(started_at__gt=life.row.closed_at).count()
+    return rows.exclude(source__in=Source.ATTEMPTS).filter(started_at__gt=life.row.closed_at).count()
 
 
 # What people decide
@@ -214,7 +214,7 @@ def recur(failure: Failure, actor: Actor) -> bool:
     Of two labels at the same time one changes the row, and the other then finds it open.
     """
     trajectory = failure.trajectory
-    if not failure.is_failure or trajectory.source == Source.ROLLOUT:
+    if not failure.is_failure or trajectory.source in Source.ATTEMPTS:
         return False
     closed = BucketLife.objects.filter(project=failure.project_id, bucket=failure.bucket, reopened_at=None)
     reopened = closed.filter(closed_at__lt=trajectory.started_at).update(

@@ -231,7 +231,7 @@ def settings(project: Project) -> dict[str, DetectorSetting]:
 
 def judged(project: Project) -> list[Judged]:
     """List people's decisions, the newest first: in a handful of statements."""
-    rows = Failure.objects.filter(project=project, current=True).exclude(trajectory__source=Source.ROLLOUT)
+    rows = Failure.objects.filter(project=project, current=True).exclude(trajectory__source__in=Source.ATTEMPTS)
     decided = list(
         rows.order_by("-pk").values_list("trajectory", "trajectory__started_at", "labelled_at", "bucket")[:MEASURED]
     )

@@ -137,7 +137,7 @@ def _concerned(row: DetectorSetting) -> list[int]:
 
 _EVERY = """
 SELECT id FROM trajectories_trajectory
-WHERE project_id = %s AND id > %s AND source <> 'rollout' AND detected_at IS NOT NULL
+WHERE project_id = %s AND id > %s AND source NOT IN ('rollout', 'training') AND detected_at IS NOT NULL
 ORDER BY id LIMIT %s
 """
 _OTHERWISE = """

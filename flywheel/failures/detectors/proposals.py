@@ -47,7 +47,7 @@ _UNREAD = """
 SELECT kept.id, kept.project_id, kept.trace_id, kept.changed_at, kept.step_count, kept.event_count, kept.outcome,
     kept.interventions::text, coalesce(nullif(kept.tools, '[]'), version.tools, '[]')::text, kept.metadata::text
 FROM trajectories_trajectory AS kept LEFT JOIN agents_version AS version ON version.id = kept.version_id
-WHERE (kept.detected_at IS NULL OR kept.detected_at < kept.changed_at) AND (kept.source = 'rollout') = %s
+WHERE (kept.detected_at IS NULL OR kept.detected_at < kept.changed_at) AND (kept.source IN ('rollout', 'training')) = %s
     AND kept.id > %s AND (%s::bigint IS NULL OR kept.project_id = %s)
 ORDER BY kept.id
 LIMIT %s

@@ -48,7 +48,7 @@ def tools_of(trajectory: Trajectory) -> list[dict[str, Any]]:
     A rollout always tells: in an environment without tools there are none, whatever the version has elsewhere.
     """
     given = trajectory.tools
-    if not given and trajectory.version is not None and trajectory.source != Source.ROLLOUT:
+    if not given and trajectory.version is not None and trajectory.source not in Source.ATTEMPTS:
         given = trajectory.version.tools
     return [tool for tool in given if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
 

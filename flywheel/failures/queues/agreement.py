@@ -119,7 +119,7 @@ def corrections(project: Project, since: datetime) -> Corrections:
     """
     rows = Failure.objects.filter(project=project, labelled_at__gte=since, taken_back_at=None)
     together = QueueItem.objects.filter(outcome=OuterRef("pk"), queue__needed__gt=1)
-    newest = rows.exclude(trajectory__source=Source.ROLLOUT).annotate(is_joint=Exists(together)).order_by("-pk")
+    newest = rows.exclude(trajectory__source__in=Source.ATTEMPTS).annotate(is_joint=Exists(together)).order_by("-pk")
     found: list[Decided] = []
     later: dict[int, tuple[str, int]] = {}
     for trajectory, bucket, by, is_joint in newest.values_list("trajectory", "bucket", "labelled_by", "is_joint")[

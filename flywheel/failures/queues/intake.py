@@ -86,7 +86,7 @@ ORDER BY row.id
 ON CONFLICT (queue_id, trajectory_id) DO NOTHING
 """
 
-_RULES = """row.source <> 'rollout' AND (
+_RULES = """row.source NOT IN ('rollout', 'training') AND (
     queue.rule = 'detected' AND row.label = '' AND row.proposed_bucket <> '' AND EXISTS (
         SELECT FROM failures_proposal AS proposal
         WHERE proposal.trajectory_id = row.id AND queue.bucket IN ('', proposal.bucket)

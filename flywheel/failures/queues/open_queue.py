@@ -75,7 +75,9 @@ class Filters:
 
 def waiting(project: Project, filters: Filters) -> QuerySet[Trajectory]:
     """Trajectories with a proposal and without a decision, in the order of the filters."""
-    rows = Trajectory.objects.filter(project=project, label="", proposed_bucket__gt="").exclude(source=Source.ROLLOUT)
+    rows = Trajectory.objects.filter(project=project, label="", proposed_bucket__gt="").exclude(
+        source__in=Source.ATTEMPTS
+    )
     if filters.bucket:
         rows = rows.filter(proposed_bucket=filters.bucket)
     if filters.detector:

@@ -40,7 +40,7 @@ def failing() -> Q:
 
 
 def failures_of(project: Project) -> QuerySet[Trajectory]:
-    return Trajectory.objects.filter(failing(), project=project).exclude(source=Source.ROLLOUT)
+    return Trajectory.objects.filter(failing(), project=project).exclude(source__in=Source.ATTEMPTS)
 
 
 # Reading
@@ -185,7 +185,7 @@ def neighbours(trajectory: Trajectory, most: int = 20) -> Neighbours:
         return Neighbours([], 0, False)
     rows = (
         Sketch.objects.filter(project=trajectory.project_id, method=METHOD)
-        .filter(trajectory__in=Trajectory.objects.filter(failing()).exclude(source=Source.ROLLOUT))
+        .filter(trajectory__in=Trajectory.objects.filter(failing()).exclude(source__in=Source.ATTEMPTS))
         .exclude(trajectory=trajectory)
         .order_by("-trajectory_id")
         .values_list("trajectory_id", *PARTS)[: AMONG + 1]

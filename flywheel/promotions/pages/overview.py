@@ -68,7 +68,8 @@ def index(request: PageRequest) -> HttpResponse:
     days = request.GET.get("days", "14")
     days = days if days in PERIODS else "14"
     since = timezone.now() - timedelta(days=int(days))
-    produced = Trajectory.objects.filter(project=request.project, started_at__gte=since).exclude(source=Source.ROLLOUT)
+    came = Trajectory.objects.filter(project=request.project, started_at__gte=since)
+    produced = came.exclude(source__in=Source.ATTEMPTS)
     counts = waiting_counts(request.project, request.actor.user)
     context = {
         "days": days,
@@ -91,7 +92,7 @@ def live(project: Project, since: datetime) -> list[dict[str, Any]]:
     for agent in sorted(agents, key=lambda each: each.live is None):
         move = agent.promotions.order_by("-generation").first()
         rows = Trajectory.objects.filter(project=project, version=agent.live, started_at__gte=since)
-        success = success_of(rows.exclude(source=Source.ROLLOUT)) if agent.live else None
+        success = success_of(rows.exclude(source__in=Source.ATTEMPTS)) if agent.live else None
         found.append({"agent": agent, "since": move, "success": success, "suites": results[agent.pk]})
     return found
 
@@ -167,7 +168,7 @@ def buckets(project: Project, produced: Any) -> list[dict[str, Any]]:
 
 def waiting_counts(project: Project, user: User) -> dict[str, int]:
     """Count what waits, by the keys of ``WAITING``."""
-    produced = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
+    produced = Trajectory.objects.filter(project=project).exclude(source__in=Source.ATTEMPTS)
     return {
         "comments": comments.unread_count(project, user),
         "proposals": produced.filter(label="", proposed_bucket__gt="").count(),

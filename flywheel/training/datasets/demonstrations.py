@@ -175,7 +175,7 @@ class Gathered:
         marked = set(steps.values_list("trajectory", flat=True))
         agent = self.choice.version.agent_id
         for row in part:
-            if row.source == Source.ROLLOUT:
+            if row.source in Source.ATTEMPTS:
                 self._leave_out("rollout", row)
             elif row.agent_id not in (None, agent):
                 self._leave_out("agent", row)

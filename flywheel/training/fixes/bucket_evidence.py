@@ -26,6 +26,7 @@ from flywheel.environments.tasks.task_attempts import attempt_of
 from flywheel.failures.buckets import bucket_definitions
 from flywheel.failures.models import Decision, Failure
 from flywheel.training.datasets.measured_tasks import Measured
+from flywheel.trajectories.models import Source
 from flywheel.trajectories.store.stored_traces import traces_of
 
 READ = 100
@@ -118,8 +119,9 @@ def evidence_of(
     project: Project, bucket: str, agent: Agent | None = None, *, measured: Measured | None = None
 ) -> BucketEvidence:
     """Read the newest failures in the bucket, of the agent or of all, except those of what is measured. `measured` is
-    the project's, where it was read already."""
+    the project's, where it was read already. What a policy did while it learnt shows no weakness of the agent."""
     rows = Failure.objects.filter(project=project, current=True, bucket=bucket, trajectory__step_count__lte=LONGEST)
+    rows = rows.exclude(trajectory__source=Source.TRAINING)
     rows = rows if agent is None else rows.filter(trajectory__agent=agent)
     rows = rows.exclude(decision=Decision.REJECTED).select_related("trajectory__result__task").order_by("-pk")
     failures, attempts, sources = _not_measured(rows[:READ], measured or Measured(project))

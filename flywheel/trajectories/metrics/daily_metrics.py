@@ -152,7 +152,7 @@ def fresh(project: Project, days: Collection[date], kinds: Collection[str]) -> I
         whens |= Q(started_at__gte=_midnight(first), started_at__lt=_midnight(last + timedelta(days=1)))
     chosen = (
         Trajectory.objects.filter(whens, project=project)
-        .exclude(source=Source.ROLLOUT)
+        .exclude(source__in=Source.ATTEMPTS)
         .order_by()
         .annotate(
             start=TruncDay("started_at", tzinfo=UTC, output_field=DateField()),

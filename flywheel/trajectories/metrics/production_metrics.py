@@ -264,7 +264,7 @@ def ask(project: Project, values: Mapping[str, str]) -> Asked:
 
 def last_day(project: Project) -> date:
     """The day of the newest trajectory of production: imported history is old, and its trend is still one."""
-    rows = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
+    rows = Trajectory.objects.filter(project=project).exclude(source__in=Source.ATTEMPTS)
     newest = rows.aggregate(newest=Max("started_at"))["newest"]
     day: date = min(newest or timezone.now(), timezone.now()).date()
     return day

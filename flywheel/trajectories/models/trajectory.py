@@ -5,6 +5,8 @@ clients resend) and out of order. Columns on `Trajectory` that other rooms fill 
 here so that the list never joins.
 """
 
+from enum import nonmember
+
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex, GinIndex
 from django.contrib.postgres.search import SearchVectorField
@@ -20,6 +22,10 @@ class Source(models.TextChoices):
     PRODUCTION = "production", "production"
     IMPORT = "import", "import"
     ROLLOUT = "rollout", "rollout"
+    TRAINING = "training", "training"
+
+    ATTEMPTS = nonmember(("rollout", "training"))
+    """What policies tried here, in evals and as they learnt: nothing that happened in use."""
 
 
 class Outcome(models.TextChoices):
@@ -158,17 +164,17 @@ class Trajectory(models.Model):
             models.Index(
                 fields=["project", "proposed_bucket", "-started_at"],
                 name="trajectory_waiting",
-                condition=models.Q(label="") & ~models.Q(proposed_bucket="") & ~models.Q(source=Source.ROLLOUT),
+                condition=models.Q(label="") & ~models.Q(proposed_bucket="") & ~models.Q(source__in=Source.ATTEMPTS),
             ),
             models.Index(
                 fields=["project", "-proposed_score", "-id"],
                 name="trajectory_surest",
-                condition=models.Q(label="") & ~models.Q(proposed_bucket="") & ~models.Q(source=Source.ROLLOUT),
+                condition=models.Q(label="") & ~models.Q(proposed_bucket="") & ~models.Q(source__in=Source.ATTEMPTS),
             ),
             models.Index(
                 fields=["project", "label_bucket", "-started_at"],
                 name="trajectory_failed",
-                condition=models.Q(label=Label.FAILURE) & ~models.Q(source=Source.ROLLOUT),
+                condition=models.Q(label=Label.FAILURE) & ~models.Q(source__in=Source.ATTEMPTS),
             ),
             models.Index(
                 fields=["version", "-started_at"], name="trajectory_by_version", condition=~models.Q(version=None)
@@ -198,6 +204,11 @@ class Trajectory(models.Model):
 
     def __str__(self) -> str:
         return f"trajectory {self.trace_id[:12]}"
+
+    @property
+    def is_attempt(self) -> bool:
+        """Whether a policy made it here, in an eval or as it learnt."""
+        return self.source in Source.ATTEMPTS
 
     @property
     def bucket(self) -> str:

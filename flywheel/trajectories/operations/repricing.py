@@ -27,7 +27,7 @@ def derive_again(project: Project, key: int, table: model_prices.Table | None = 
     """
     table = table or model_prices.table_of(project.pk)
     with transaction.atomic():
-        rows = Trajectory.objects.select_for_update(no_key=True).exclude(source=Source.ROLLOUT)
+        rows = Trajectory.objects.select_for_update(no_key=True).exclude(source__in=Source.ATTEMPTS)
         row = rows.filter(project=project, pk=key).first()
         if row is None or not _price_steps(row, table):
             return False

@@ -28,8 +28,12 @@ from flywheel.trajectories.store.aggregates.agent_resolution import IS_SEEN
 
 log = logging.getLogger(__name__)
 
-BY_SOURCE = {Source.PRODUCTION: "production_days", Source.IMPORT: "import_days", Source.ROLLOUT: "rollout_days"}
-DAYS = ("bodies_days", "quarantine_days", "ledger_days", *BY_SOURCE.values())
+BY_SOURCE = {
+    Source.PRODUCTION: "production_days",
+    Source.IMPORT: "import_days",
+    **dict.fromkeys(map(Source, Source.ATTEMPTS), "rollout_days"),
+}
+DAYS = ("bodies_days", "quarantine_days", "ledger_days", *dict.fromkeys(BY_SOURCE.values()))
 COUNTED_UP_TO = 100_000
 SWEEP_S = 30.0
 """How long one sweep works for a project; the next one goes on."""

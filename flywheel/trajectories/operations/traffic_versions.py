@@ -141,7 +141,7 @@ def link(*, version: Version, label: str, actor: Actor) -> int:
     ReportedVersion.objects.update_or_create(
         agent=agent, label=label, defaults={"version": version, "created_by": actor.user}
     )
-    waiting = _runs(agent).filter(version_label=label, version=None).exclude(source=Source.ROLLOUT)
+    waiting = _runs(agent).filter(version_label=label, version=None).exclude(source__in=Source.ATTEMPTS)
     # One that is being written is resolved by whoever writes it.
     newest = waiting.select_for_update(skip_locked=True).values_list("pk", flat=True)
     linked = Trajectory.objects.filter(pk__in=list(newest[:LINKED])).update(version=version)

@@ -241,10 +241,14 @@ def _apart(project: Project, parts: Sequence[Part], source: str) -> tuple[list[P
 
 
 def store_rollouts(
-    project: Project, parts: Sequence[traces.Trace], *, version: Version | None = None
+    project: Project,
+    parts: Sequence[traces.Trace],
+    *,
+    version: Version | None = None,
+    source: Source = Source.ROLLOUT,
 ) -> list[Trajectory]:
     """Store attempts as trajectories, in the order given. Each part is a whole trajectory; no ledger row is written."""
-    written = patiently(lambda: write(project, parts, source=Source.ROLLOUT, version=version))
+    written = patiently(lambda: write(project, parts, source=source, version=version))
     return [written.trajectories[fit(part.trace_id)] for part in parts]
 
 
@@ -283,7 +287,7 @@ def write_all(deliveries: Sequence[_Delivery]) -> list[Written]:
         for row in changed:
             row.changed_at = now
         agent_resolution.resolve(project, [*new.values(), *changed], version)
-        if source != Source.ROLLOUT:
+        if source not in Source.ATTEMPTS:
             derived_costs.derive(project, {**stored, **new}, fresh)
         moved = _place(stored, new, fresh, replaced)
         trajectory_rows.insert_trajectories(list(new.values()))

@@ -82,7 +82,7 @@ def test_spans_below_the_context_that_it_was_given_are_the_attempts(build: Build
     assert [name for _, name in steps_of(run) if name in ("answer", "look up")] == ["answer", "look up"]
     result = run.results.get()
     assert (result.score, result.tokens_in, result.tokens_out) == (1.0, 9, 3)
-    assert not Trajectory.objects.exclude(source=Source.ROLLOUT).exists()
+    assert not Trajectory.objects.exclude(source__in=Source.ATTEMPTS).exists()
     assert not AttemptSpan.objects.exists()
     assert not Body.objects.exists(), "what is read again would be production"
 
@@ -115,7 +115,7 @@ def test_a_program_whose_model_is_asked_elsewhere_is_judged_by_the_calls_that_it
         run = evaluated(build, program_version(build, url=program.url))
     result = run.results.get()
     assert (result.score, result.tokens_in, result.tokens_out) == (1.0, 40, 7), result.error
-    assert not Trajectory.objects.exclude(source=Source.ROLLOUT).exists()
+    assert not Trajectory.objects.exclude(source__in=Source.ATTEMPTS).exists()
 
 
 @pytest.mark.usefixtures("served")
@@ -137,7 +137,7 @@ print("Done.")
 """)
     version = program_version(build, way="command", command=[sys.executable, str(tmp_path / "agent.py")])
     assert ("other", "think") in steps_of(evaluated(build, version))
-    assert not Trajectory.objects.exclude(source=Source.ROLLOUT).exists()
+    assert not Trajectory.objects.exclude(source__in=Source.ATTEMPTS).exists()
 
 
 def test_what_it_told_in_an_earlier_turn_is_kept(build: Build, cast: Cast, served: str, key: Keys) -> None:

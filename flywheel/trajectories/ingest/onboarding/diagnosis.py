@@ -104,7 +104,7 @@ def diagnose(project: Project, *, since: datetime, user: User | None = None, now
 
 def _waiting(project: Project) -> int:
     rows = Trajectory.objects.filter(project=project, label="", proposed_bucket__gt="")
-    return rows.exclude(source=Source.ROLLOUT).count()
+    return rows.exclude(source__in=Source.ATTEMPTS).count()
 
 
 # What arrived
@@ -112,7 +112,7 @@ def _waiting(project: Project) -> int:
 
 def _best(project: Project, since: datetime) -> tuple[Trajectory | None, int]:
     """The new trajectory with the most model calls, and how many it has."""
-    new = Trajectory.objects.filter(project=project, received_at__gte=since).exclude(source=Source.ROLLOUT)
+    new = Trajectory.objects.filter(project=project, received_at__gte=since).exclude(source__in=Source.ATTEMPTS)
     rows = list(new.order_by("-id")[:NEWEST])
     said = Step.objects.filter(trajectory__in=rows, kind="assistant").values_list("trajectory_id")
     calls = dict(said.annotate(Count("pk")))
