@@ -5,6 +5,7 @@ from flywheel.training.pages import (
     datasets,
     launch,
     runs,
+    tried,
 )
 from flywheel.training.pages.comparisons import side_by_side
 from flywheel.training.pages.fixes import fix_trials, prompt_searches
@@ -66,6 +67,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     # /runs/<pk>/
     path("runs/<int:pk>/", runs.run, name="run"),
     path("runs/<int:pk>/live/", runs.live, name="live"),
+    path("runs/<int:pk>/tried/", tried.tried, name="tried"),
     path("runs/<int:pk>/cancel/", runs.cancel, name="cancel"),
     path("runs/<int:pk>/resume/", runs.resume, name="resume"),
     path("runs/<int:pk>/repeat/", runs.repeat, name="repeat"),

@@ -71,7 +71,7 @@ PAGES = {
         evals:rescores evals:rescore evals:rescore_live environments:proving_live evals:people evals:grid
         evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
-        training:build training:build_live training:preview training:preview_live
+        training:build training:build_live training:preview training:preview_live training:tried
         training:compare training:run_file training:checkpoints
         training:live training:rollouts training:fixes training:fix_trial training:fix_trial_live
         training:searches training:search training:search_live training:proposal
@@ -161,8 +161,9 @@ CALLS = {
         list_recommendations list_datasets get_dataset list_dataset_rows get_dataset_build
         list_fix_trials get_fix_trial get_bucket_evidence choose_examples
         list_prompt_searches get_prompt_search list_prompt_proposals
-        list_runs get_run list_run_points list_run_events
+        list_runs get_run list_run_points list_run_alerts list_run_attempts list_run_events
         compare_training_runs list_repeats list_run_files get_run_file list_checkpoints get_training_sweep
+        get_run_forecast
         get_token_preview
         list_candidates get_candidate list_never_events list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
@@ -195,8 +196,8 @@ CALLS = {
     Scope.TRAIN: """
         collect_rollouts write_dataset drop_rollout take_rollout_back
         recommend_fix build_dataset mix_datasets upload_dataset demonstrate check_dataset_contamination
-        launch_run cancel_run resume_run repeat_run preview_tokens cancel_dataset_build resume_dataset_build
-        make_checkpoint_version launch_training_sweep cancel_training_sweep
+        launch_run forecast_run cancel_run resume_run repeat_run preview_tokens
+        cancel_dataset_build resume_dataset_build make_checkpoint_version launch_training_sweep cancel_training_sweep
         propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: """

@@ -14,7 +14,8 @@ from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import EpisodeEngine
 from workers.trainers.attempts.rewards import Judge, Penalties, Rewards
 from workers.trainers.attempts.step_attempts import Attempts
-from workers.trainers.run import checkpoints
+from workers.trainers.run import checkpoints, ranks
+from workers.trainers.run.kept_attempts import Keeper
 from workers.trainers.run.run_directory import Run
 from workers.trainers.run.run_failures import TrainingError
 from workers.trainers.run.run_spec import Data, Spec, tools_of
@@ -47,7 +48,9 @@ def build(
     rewards = Rewards(judge, tasks, spec.seed, Penalties.of(spec.settings))
     engine = EpisodeEngine(loaded.model, loaded.tokenizer, spec.settings["eval_batch_size"], spec.settings["top_k"])
     curriculum = Curriculum(run.path / checkpoints.PLACE) if spec.settings.get("curriculum") else None
-    attempts = Attempts(spec, tasks, engine, judge, rewards, curriculum)
+    batches = -(-spec.settings["steps"] // spec.settings["num_iterations"])
+    keeper = None if ranks.rank() else Keeper(run.path, spec.keep_attempts, batches)
+    attempts = Attempts(spec, tasks, engine, judge, rewards, curriculum, keeper)
     trainer = trainer_class(
         model=loaded.model,
         reward_funcs=attempts.functions(),

@@ -12,7 +12,6 @@ import torch
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from flywheel.core.envs import Environment
-from flywheel.core.text.number_words import percent
 from workers.trainers.attempts import trl_seams
 from workers.trainers.attempts.live_engine import LiveEngine
 from workers.trainers.attempts.rewards import HeldOut, ProgressEval
@@ -38,6 +37,7 @@ METRICS = {
     "turns": "turns_mean",
     "broken_off": "broken_off_fraction",
     "out_of_turns": "out_of_turns_fraction",
+    "repetition": "repetition",
     "completions/mean_length": "completion_length_mean",
     "completions/max_length": "completion_length_max",
     "completions/clipped_ratio": "truncated_fraction",
@@ -244,7 +244,7 @@ class Recorder(TrainerCallback):
             metrics["peak_memory"] = peak
         self.run.event("step", step=step, metrics=metrics)
         # Before evaluation and checkpoint: weights that are no numbers must not become either.
-        self.watch(step, metrics, bad)
+        self.watch(step, bad)
         self.run.step = step
         if step % self.run.spec.validation_every == 0 or step >= state.max_steps:
             self.best(step, ranks.agreed(self.validation(step) if self.run.is_first else None))
@@ -269,19 +269,14 @@ class Recorder(TrainerCallback):
 
 
 class Watch:
-    """Looks at each step's metrics for what a person would want to be told. Each warning comes once a spell."""
-
-    DULL, DULL_STEPS = 0.8, 10
-    COLLAPSED, LEAST_ENTROPY = 0.1, 0.01
+    """Ends a run whose weights are no numbers any more, and warns once of a metric that is none. What metrics mean is
+    told by whoever reads them (`core.evidence.run_alerts`)."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.learns_by_trying = run.spec.recipe.data == "tasks"
-        self.dull = self.collapsed = 0
-        self.first_entropy: float | None = None
         self.missing: set[str] = set()
 
-    def __call__(self, step: int, metrics: Mapping[str, float], bad: list[str]) -> None:
+    def __call__(self, step: int, bad: list[str]) -> None:
         for name in ("loss", "grad_norm"):
             if name in bad:
                 why = f"{name} is not a number at step {step}; the last checkpoint is from before it: "
@@ -289,25 +284,3 @@ class Watch:
         if new := set(bad) - self.missing:
             self.missing |= new
             self.run.warn(f"step {step}: no number for {', '.join(sorted(new))}, left out")
-        if not self.learns_by_trying:
-            return
-        self.dull = self.dull + 1 if metrics.get("zero_variance_groups", 0.0) >= self.DULL else 0
-        if self.dull == self.DULL_STEPS:
-            self.run.warn(
-                f"for {self.DULL_STEPS} steps at least {percent(self.DULL)} of the groups had attempts that all scored "
-                "alike, which teaches nothing: easier or harder tasks, or a higher temperature, would help"
-            )
-        self._watch_entropy(metrics.get("entropy"))
-
-    def _watch_entropy(self, entropy: float | None) -> None:
-        if entropy is None:
-            return
-        if self.first_entropy is None:
-            self.first_entropy = entropy
-        low = entropy < max(self.LEAST_ENTROPY, self.COLLAPSED * self.first_entropy)
-        self.collapsed = self.collapsed + 1 if low else 0
-        if self.collapsed == self.DULL_STEPS:
-            self.run.warn(
-                f"entropy fell from {self.first_entropy:.3g} to {entropy:.3g}: the policy has stopped trying other "
-                "answers; a lower learning rate, a higher temperature or entropy_coef would help"
-            )

@@ -26,6 +26,7 @@ from flywheel.environments.tasks.task_rows import next_number
 from flywheel.environments.tasks.task_splits import split_in
 from flywheel.environments.versions.environment_versions import latest
 from flywheel.failures.models import Failure
+from flywheel.trajectories.models import Source
 from flywheel.trajectories.store.stored_traces import trace_of
 
 
@@ -106,6 +107,8 @@ def explain_refusal(failure: Failure, kind: str, trace: Trace | None = None) -> 
 
 
 def _learnable_attempt(failure: Failure) -> Attempt:
+    if failure.trajectory.source == Source.TRAINING:
+        raise Refused("this is an attempt of a policy that was still learning; make tasks of what an agent did in use")
     attempt = attempt_of(failure.trajectory)
     if attempt.is_measured:  # in a task of another source it would be learnt
         raise Refused("this is an attempt at a task that is not trained on; make tasks of what an agent did in use")

@@ -12,7 +12,8 @@ from pydantic import WithJsonSchema, create_model
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core import recipes
-from flywheel.edge.answers import ListQuery, Ref, cut_page, page_of, paginate
+from flywheel.edge.answers import ListQuery, Ref, TraceId, cut_page, page_of, paginate
+from flywheel.edge.numbers import INTEGER
 from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import task_set_of, version_of
@@ -20,7 +21,8 @@ from flywheel.training.api.references import dataset_by_ref, eval_of
 from flywheel.training.launch import reward_lock, run_budgets, run_sweeps
 from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
-from flywheel.training.runs import run_forecasts
+from flywheel.training.runs import alert_evidence, run_forecasts, tried_attempts
+from flywheel.training.runs.step_points import step_points
 
 router = Router(tags=["training"])
 
@@ -49,6 +51,15 @@ class EventsQuery(Schema):
     """Id of the last event that you have; 0 for all."""
     limit: int = Field(POINTS_MAX, ge=1, le=POINTS_MAX)
     """Events per page."""
+
+
+class AttemptsQuery(ListQuery):
+    order: Literal["step", "reward"] = "step"
+    """`step`: the newest step first, of each the best first; `reward`: the best first, without the unscored ones."""
+    first: int | None = Field(None, ge=0, le=INTEGER)
+    """First step."""
+    last: int | None = Field(None, ge=0, le=INTEGER)
+    """Last step."""
 
 
 class RunIn(Body):
@@ -220,6 +231,36 @@ class TrainingPointOut(Schema):
     has several: the others are under `environments`, and `overall` is the mean score of all. For `samples`, a list."""
 
 
+class AttemptOut(Schema):
+    step: int
+    """The step that learnt from it."""
+    task: str
+    seed: int
+    reward: float | None
+    """The score less penalties; null if it was not scored."""
+    score: float | None
+    parts: dict[str, float | None]
+    reason: str
+    trajectory: TraceId | None
+    """Trace id of its trajectory; null once that was deleted."""
+
+
+class AlertOut(Schema):
+    kind: str
+    """`reward_hacking`, `overfitting`, `no_better`, `unsafe`, `invalid`, `unscored`, `entropy_collapse`, `no_variance`,
+    `length`, `truncated`, `repetition`, `plateau`, `unlearning`, `broken_off`, `out_of_turns`, or `trainer` for the
+    trainer's own warnings."""
+    saw: str
+    """What the measurements show, with numbers and steps."""
+    act: str
+    """What would help; empty where `saw` says it."""
+    first: int | None
+    """First step whose attempts show it."""
+    last: int | None
+    attempts: int
+    """How many attempts of these steps are kept: list them with `first` and `last`."""
+
+
 class TrainingEventOut(Schema):
     id: int
     at: datetime
@@ -345,6 +386,20 @@ def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]
     """List a run's measurements by step: step metrics, held-out evaluations, validations or sample rollouts."""
     points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
     return cut_page(points, asked.limit, "step")
+
+
+@router.get("/training-runs/{run_id}/attempts", response=page_of(AttemptOut), auth=Key(Scope.READ))
+def list_run_attempts(request: HttpRequest, run_id: int, asked: Query[AttemptsQuery]) -> dict[str, Any]:
+    """List the kept attempts that a reinforcement run learnt from, by step or by reward."""
+    rows = tried_attempts.attempts_of(_run(request, run_id), order=asked.order, first=asked.first, last=asked.last)
+    return paginate(rows, asked, keys=tried_attempts.ORDERS[asked.order])
+
+
+@router.get("/training-runs/{run_id}/alerts", response=list[AlertOut], auth=Key(Scope.READ))
+def list_run_alerts(request: HttpRequest, run_id: int) -> list[dict[str, Any]]:
+    """List what a run's measurements show that a person should act on, as its page does."""
+    run = _run(request, run_id)
+    return alert_evidence.alerts_of(run, step_points(run)[0])
 
 
 @router.get("/training-runs/{run_id}/events", response=Events, auth=Key(Scope.READ))

@@ -1,5 +1,6 @@
 """Datasets, recommendations, tried fixes, searches for prompts, training runs and what they measured on the way."""
 
+from flywheel.training.models.attempts import TrainingAttempt
 from flywheel.training.models.builds import BuildEvent, DatasetBuild
 from flywheel.training.models.checkpoint_versions import CheckpointVersion, CheckpointVersionEvent
 from flywheel.training.models.contamination import ContaminationCheck
@@ -36,6 +37,7 @@ __all__ = [
     "ProposalState",
     "Recommendation",
     "TokenPreview",
+    "TrainingAttempt",
     "TrainingEvent",
     "TrainingRun",
 ]

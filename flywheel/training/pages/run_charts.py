@@ -3,19 +3,13 @@
 One table, `PICTURES`, says which there are; what a run did not measure gives no picture.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import F, Max
-from django.db.models.functions import Mod
-
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.training.models import Point, TrainingRun
-
-MOST_POINTS = 500
-
-Steps = Sequence[tuple[int, Mapping[str, float]]]
+from flywheel.training.runs.step_points import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +68,7 @@ PICTURES = [
         {"completion_length_mean": "mean", "completion_length_max": "longest"},
         axis="tokens",
     ),
+    Picture("repetition", "Repetition", {"repetition": "text"}, share=True, note="was in the same attempt before"),
     Picture("truncated", "Cut-off completions", {"truncated_fraction": "completions"}, share=True),
     Picture("clip", "Clip fraction", {"clip_low": "low", "clip_high": "high", "clip_region": "either"}, share=True),
     Picture("value_loss", "Value loss", {"value_loss": "loss"}, axis="loss", note="error of the predicted rewards"),
@@ -99,19 +94,6 @@ def curves(run: TrainingRun, steps: Steps, stride: int, *, aside: bool = False) 
     """
     wanted = (picture for picture in PICTURES if picture.aside == aside)
     return [*filter(None, (_draw(picture, steps, run, stride) for picture in wanted))]
-
-
-def step_points(run: TrainingRun) -> tuple[Steps, int]:
-    """Every n-th step's metrics and the last one's, and n."""
-    points = run.points.filter(kind=Point.Kind.STEP)
-    last = points.aggregate(last=Max("step"))["last"] or 0
-    stride = -(-last // MOST_POINTS) or 1
-    rows = list(
-        points.annotate(left=Mod(F("step"), stride)).filter(left=0).order_by("step").values_list("step", "values")
-    )
-    if last and (not rows or rows[-1][0] != last):
-        rows += points.filter(step=last).values_list("step", "values")
-    return rows[-MOST_POINTS:], stride
 
 
 def held_out(run: TrainingRun) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""A run as its page shows it: how far it is, what to look at, its rollouts, its chain. And a dataset's rows."""
+"""A run as its page shows it: how far it is, its rollouts, its chain. And a dataset's rows."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from django.utils import timezone
 
 from flywheel.core import recipes
 from flywheel.core.recipes import SETTINGS
-from flywheel.core.text.number_words import percent
 from flywheel.core.verifiers import PASS
 from flywheel.edge.numbers import number
 from flywheel.environments.models import Split
@@ -19,7 +18,6 @@ from flywheel.evals.models import EvalRun
 from flywheel.training.datasets.dataset_builder import open_rows
 from flywheel.training.launch.fix_recommendation import baseline_of
 from flywheel.training.models import Dataset, Point, TrainingEvent, TrainingRun
-from flywheel.training.pages.run_charts import Steps
 from flywheel.training.runs.run_files import output_size
 
 TURNED_SHOWN = 3
@@ -32,76 +30,6 @@ LOG_LINES = 300
 ROWS_SHOWN = 20
 CANDIDATE_WITHIN = timedelta(minutes=1)
 """Of the evaluation's end: a candidate that is not there by then will not come."""
-SLIP = 0.05
-"""Points of held-out success that are more than chance on most held-out sets."""
-LAST_STEPS, MANY = 10, 0.25
-"""Of so many steps on average, a share of episodes that end early is worth a look."""
-
-
-def alerts(run: TrainingRun, steps: Steps) -> list[str]:
-    """List warnings for a person to look at: the trainer's own, and those that the curves give together."""
-    told = list(dict.fromkeys(run.events.filter(level="warning").values_list("text", flat=True)))
-    evals = run.points.filter(kind=Point.Kind.EVAL).order_by("step")
-    measured = [(point.step, point.values["success"]) for point in evals if point.values["success"] is not None]
-    curves = [values for _, values in steps]
-    read = [*_falling(measured), *_hacking(measured, curves), *_unlearning(curves), *_ending_early(curves)]
-    return [*told[-8:], *read, *_no_better(run)]
-
-
-def _falling(measured: list[tuple[int, float]]) -> list[str]:
-    if len(measured) < 3:
-        return []
-    (best_at, best), (last_at, last) = max(measured, key=lambda pair: pair[1]), measured[-1]
-    if best - last <= SLIP:
-        return []
-    fell = f"from {percent(best)} at step {best_at} to {percent(last)} at step {last_at}"
-    return [f"held-out success fell {fell}: possible overfitting"]
-
-
-def _no_better(run: TrainingRun) -> list[str]:
-    """A finished run whose validation never rose above what the policy could before its first step."""
-    points = run.points.filter(kind=Point.Kind.VALIDATION).order_by("step")
-    told = {point.step: point.values.get("overall", point.values["score"]) for point in points}
-    scores = {step: score for step, score in told.items() if score is not None}
-    start, later = scores.get(0), [score for step, score in scores.items() if step]
-    if start is None or not later or not run.is_finished or max(later) > start:
-        return []
-    return [f"no step scored better on validation than the start ({start:.2f}, {max(later):.2f} at best)"]
-
-
-def _hacking(measured: list[tuple[int, float]], curves: list[Mapping[str, float]]) -> list[str]:
-    """Reward that rises while held-out success does not: the verifier may be fooled."""
-    gain = _gain([values["reward_mean"] for values in curves if "reward_mean" in values])
-    if gain is None or gain < 0.1 or len(measured) < 3 or measured[-1][1] > measured[0][1]:
-        return []
-    return [f"reward rose by {gain:.2f} and held-out success did not: check sample rollouts before you trust it"]
-
-
-def _unlearning(curves: list[Mapping[str, float]]) -> list[str]:
-    """Preference learning that makes the right answer itself less likely, only less so than the wrong one."""
-    gain = _gain([values["chosen_logp"] for values in curves if "chosen_logp" in values])
-    if gain is None or gain > -1.0:
-        return []
-    return [f"the chosen answers became less likely (log-probability {gain:+.1f}): a higher beta holds them"]
-
-
-def _ending_early(curves: list[Mapping[str, float]]) -> list[str]:
-    """Episodes that end for another reason than the policy's own: their verdicts say little about it."""
-    found = []
-    for name, why, what in (
-        ("broken_off_fraction", "are broken off", "a higher token limit or a shorter prompt would let them end"),
-        ("out_of_turns_fraction", "run out of turns", "more turns, or a penalty for talking on, would let them end"),
-    ):
-        last = [values[name] for values in curves if name in values][-LAST_STEPS:]
-        if len(last) == LAST_STEPS and sum(last) / LAST_STEPS > MANY:
-            found.append(f"{percent(sum(last) / LAST_STEPS)} of the last episodes {why}: {what}")
-    return found
-
-
-def _gain(curve: list[float]) -> float | None:
-    """By how much the last fifth is above the first; None for a curve that is too short."""
-    fifth = len(curve) // 5
-    return sum(curve[-fifth:]) / fifth - sum(curve[:fifth]) / fifth if fifth >= 2 else None
 
 
 def samples(run: TrainingRun, chosen: str = "") -> dict[str, Any]:

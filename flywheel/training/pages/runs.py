@@ -28,7 +28,15 @@ from flywheel.training.datasets.contamination_checks import kept_checks
 from flywheel.training.launch import reward_lock, run_budgets, run_control
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
-from flywheel.training.runs import kept_checkpoints, run_files, run_forecasts, run_repeats
+from flywheel.training.runs import (
+    alert_evidence,
+    kept_checkpoints,
+    run_files,
+    run_forecasts,
+    run_repeats,
+    tried_attempts,
+)
+from flywheel.training.runs.step_points import step_points
 
 GAINS_SHOWN = 12
 REPEATS_SHOWN = 6
@@ -118,7 +126,7 @@ def live(request: PageRequest, pk: int) -> HttpResponse:
 
 
 def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
-    steps, stride = run_charts.step_points(found)
+    steps, stride = step_points(found)
     return {
         "run": found,
         "others": run_details.others(found),
@@ -126,13 +134,14 @@ def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
         "left": found.remaining,
         "fingerprint": run_details.fingerprint(found),
         "is_settled": run_details.is_settled(found),
-        "alerts": run_details.alerts(found, steps),
+        "alerts": alert_evidence.alerts_of(found, steps),
         "held_out": run_charts.held_out(found),
         "curves": run_charts.curves(found, steps, stride),
         "curves_aside": run_charts.curves(found, steps, stride, aside=True),
         "samples": run_details.samples(found, request.GET.get("samples", "")),
         "usage": run_forecasts.usage(found),
         "log": run_details.log(found),
+        "tried": tried_attempts.overview(found),
         "output": run_files.output_tail(found),
         "advice": run_details.failed_advice(found) if found.state == State.FAILED else "",
         "waits_for": _holder(found),

@@ -193,6 +193,12 @@ def _version(_: str, value: Value) -> Q:
     return _text("version", "version_label")("", value)
 
 
+def _run(_: str, value: Value) -> Q:
+    if (run := number(value.text.removeprefix("r-"))) is None:
+        raise Problem(f"run:{value.text} is no training run. Write its number: run:12.")
+    return Q(training_attempt__run=run)
+
+
 def _metadata(key: str, value: Value) -> Q:
     if pattern := _glob(value):
         written = Coalesce(KeyTextTransform(key, "metadata"), Constant("", output_field=TextField()))
@@ -301,8 +307,10 @@ FIELDS: dict[str, Field] = {
     ),
     "source": Field(
         _one_of("source", {item.value: Q(source=item.value) for item in Source}),
-        "source:production, source:import or source:rollout",
+        "source:production, source:import, source:rollout (of evals) or source:training",
     ),
+    "run": Field(_run, "The training run whose attempts these are: run:12"),
+    "reward": Field(_number("reward", "training_attempt__reward"), "Of attempts in training: reward:>0.5"),
     "session": Field(_text("session", "session_id", none=True), "A session's id"),
     "user": Field(_text("user", "user_id", none=True), "A user's id"),
     "env": Field(_text("env", "environment", none=True), "The deployment environment, such as env:production"),

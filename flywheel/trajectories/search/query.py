@@ -2,7 +2,7 @@
 
 Here is what it means: a field and a value become a condition on trajectories, words without a field are looked for by
 `said`. A field or value that does not exist is a problem with a suggestion, as is text without a word, never dropped
-silently; several values mean any of them. Rollouts are left out unless `source:` or `trace:` asks for them.
+silently; several values mean any of them. Rollouts are left out unless a field asks for them, such as `source:`.
 """
 
 import functools
@@ -72,8 +72,8 @@ def parse(text: str) -> Query:
     asked = {leaf.field for leaf in grammar.terms_of(read.node) if isinstance(leaf, grammar.Term)}
     query.counts_tokens = "tokens" in asked
     query.walks = _walks(read.node)
-    if not asked & {"source", "trace"}:
-        query.where &= ~Q(source=Source.ROLLOUT)
+    if not asked & {"source", "trace", "run", "reward"}:
+        query.where &= ~Q(source__in=Source.ATTEMPTS)
     return query
 
 

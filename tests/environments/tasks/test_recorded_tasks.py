@@ -198,6 +198,13 @@ def test_an_attempt_at_what_is_measured_becomes_no_task(
     assert Task.objects.count() == before
 
 
+def test_an_attempt_in_training_becomes_no_task(cast: Cast, build: Build) -> None:
+    row = build.trajectory(answer=WRONG, metadata=PEOPLE, source=Source.TRAINING)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
+    with pytest.raises(Refused, match="of a policy that was still learning"):
+        task_from(failure=failure, environment=build.environment(), actor=Actor(cast.builder))
+
+
 def test_all_labelled_failures_at_once(cast: Cast, build: Build, environment: Environment) -> None:
     def labelled(corrected: dict[str, Any] | None, **fields: Any) -> Trajectory:
         row = build.trajectory(answer=WRONG, metadata=PEOPLE, **fields)

@@ -20,7 +20,8 @@ from flywheel.training.launch import reward_lock
 from flywheel.training.models import Dataset, TrainingRun
 from tests.pages import page_of
 from tests.training.conftest import Room, right
-from workers.jobs.training.training_runs import TrainingFailed, train
+from workers.jobs.training.trainer_process import TrainingFailed
+from workers.jobs.training.training_runs import train
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from flywheel.core import digests
 from flywheel.edge.jobs import Lease
 from flywheel.training.models import CheckpointVersion
 from workers.jobs.training import side_processes, training_runs
-from workers.jobs.training.training_runs import TrainingFailed
+from workers.jobs.training.trainer_process import TrainingFailed
 from workers.trainers.run import checkpoints
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from django.conf import settings
 
 from flywheel.edge.jobs import Lease, LeaseLost
-from workers.jobs.training import training_runs
-from workers.jobs.training.training_runs import TrainingFailed
+from workers.jobs.training import trainer_process
+from workers.jobs.training.trainer_process import TrainingFailed
 
 POLL_S = 0.1
 
@@ -37,7 +37,7 @@ def result(lease: Lease, module: str, place: Path) -> dict[str, Any]:
 
     Raises TrainingFailed with its reason, Cancelled and LeaseLost.
     """
-    process = training_runs.start(module, place)
+    process = trainer_process.start(module, place)
     try:
         while process.poll() is None:
             lease.go_on()
@@ -45,9 +45,9 @@ def result(lease: Lease, module: str, place: Path) -> dict[str, Any]:
                 raise LeaseLost(f"{lease.job} has another owner")
             time.sleep(POLL_S)
     finally:
-        training_runs.end(process)
-    found = training_runs.result_of(place)
+        trainer_process.end(process)
+    found = trainer_process.result_of(place)
     if found.get("status") != "completed":
-        died = f"its process died: {training_runs.last_words(place)}"
+        died = f"its process died: {trainer_process.last_words(place)}"
         raise TrainingFailed(found.get("kind", "process_died"), found.get("message", died))
     return found

@@ -7,22 +7,17 @@ When this process loses its lease or dies, its trainer ends too (end of its stdi
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
-import os
 import shutil
-import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.utils.dateparse import parse_datetime
 
 from flywheel.accounts.actors import Actor
@@ -40,7 +35,8 @@ from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import reward_lock, run_budgets
 from flywheel.training.launch.validation_split import named_tasks, refusal, validation_tasks
 from flywheel.training.models import Point, TrainingRun
-from workers.jobs.training import leak_watch
+from workers.jobs.training import leak_watch, trainer_process, training_attempts
+from workers.jobs.training.trainer_process import TrainingFailed
 from workers.processes import model_process
 from workers.trainers.run import checkpoints
 
@@ -55,19 +51,13 @@ EVERY_MOST = 100
 """Evaluation and checkpoint come six times in a run, and at least after so many steps."""
 HELD_OUT_MOST = 64
 """Held-out tasks that are asked on the way; the evaluation at the end asks all of them."""
+ATTEMPTS_MOST = 2_000
+"""Attempts of a run that are kept as trajectories."""
 CHUNK = 8_000_000
 """Bytes of events that are read at once."""
 LEVELS = {"warning": "warning", "training_error": "error"}
 NAMESPACE = uuid.UUID("3f6d2f0a-5a2c-4c43-9b6e-0b6a52b1a7de")
 """Of the idempotency keys of evals that follow from runs."""
-
-
-class TrainingFailed(Exception):
-    """The trainer said why it failed, or died too often. `kind` is the trainer's own word."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 def train(lease: Lease) -> None:
@@ -129,6 +119,7 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
         "settings": run.settings,
         "eval": {"every": every, "limit": HELD_OUT_MOST},
         "checkpoint_every": every,
+        "keep_attempts": ATTEMPTS_MOST,
         "data": data,
     }
     if "validation" in data:
@@ -188,34 +179,8 @@ def dataset_rows(run: TrainingRun) -> bytes:
 def _forget_last_ask(place: Path) -> None:
     """A resumed run is not asked to stop any more, and how the last trainer ended is not how this one ends."""
     (place / "CANCEL").unlink(missing_ok=True)
-    if result_of(place).get("status") != "completed":
+    if trainer_process.result_of(place).get("status") != "completed":
         (place / "result.json").unlink(missing_ok=True)
-
-
-def stop_orphan(place: Path) -> None:
-    """End a trainer that a former, now silent, owner left in this directory. Its lock says that it lives."""
-    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        for _ in range(100):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                _kill_owner(place)
-                time.sleep(0.1)
-        raise TrainingFailed("locked", f"another trainer holds {place.name} and does not end")
-    finally:
-        os.close(lock)
-
-
-def _kill_owner(place: Path) -> None:
-    try:
-        pid = int((place / "trainer.pid").read_text())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if str(place).encode() in command:
-            os.killpg(pid, signal.SIGKILL)
-    except (OSError, ValueError):
-        return
 
 
 def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
@@ -223,15 +188,15 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
     while True:
         if lease.lost:
             raise LeaseLost(f"{run} has another owner")
-        stop_orphan(place)
+        trainer_process.stop_orphan(place)
         module = f"workers.trainers.{recipes.ALGORITHMS[run.algorithm].trainer}"
-        trainer = start(module, place, processes=run.settings.get("processes", 1))
+        trainer = trainer_process.start(module, place, processes=run.settings.get("processes", 1))
         try:
             lease.log(f"trainer started, process {trainer.pid}")
             spent = _follow(lease, run, place, trainer)
         finally:
-            end(trainer)
-        result = result_of(place)
+            trainer_process.end(trainer)
+        result = trainer_process.result_of(place)
         if result.get("status") == "completed":
             return
         if result.get("status") == "cancelled" or lease.cancelled or spent:
@@ -243,30 +208,10 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
         deaths, died_at = (deaths + 1 if run.done == died_at else 1), run.done
         how = model_process.ending(trainer.returncode)
         if deaths >= MAX_DEATHS:
-            said = f"the trainer died {deaths} times at step {run.done}, the last time {how}: {last_words(place)}"
+            words = trainer_process.last_words(place)
+            said = f"the trainer died {deaths} times at step {run.done}, the last time {how}: {words}"
             raise TrainingFailed("trainer_died", said)
         lease.log(f"the trainer died, {how}; it resumes from its newest checkpoint", "warning")
-
-
-def start(module: str, place: Path, *, processes: int = 1) -> subprocess.Popen[bytes]:
-    """Start this module on a run directory, in a process that ends with this one, or in several that share the work."""
-    shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
-    with (place / "trainer.log").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", *(shared if processes > 1 else []), module, str(place), "--wait-lock", "10"],
-            cwd=settings.BASE_DIR,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env=_trainer_env(),
-        )
-
-
-def _trainer_env() -> dict[str, str]:
-    """Return the environment variables that a trainer may know: no database, no keys."""
-    passed = model_process.environment("FLYWHEEL_SANDBOX_WITHOUT")  # which layers its verifiers may do without
-    return {**passed, "FLYWHEEL_SUPERVISED": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Popen[bytes]) -> str:
@@ -276,6 +221,7 @@ def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Pop
         ended = trainer.poll() is not None
         while _read_events(lease, run, place):
             spent = spent or run_budgets.spent(run)
+        training_attempts.store_waiting(lease, run, place)
         if ended:
             return spent
         if lease.lost:
@@ -288,15 +234,6 @@ def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Pop
             lease.log("the trainer did not stop in time and was killed; its newest checkpoint is kept", "warning")
             return spent
         time.sleep(POLL_S)
-
-
-def end(trainer: subprocess.Popen[bytes]) -> None:
-    """Have the process ended, if it has not by itself."""
-    if trainer.poll() is None:
-        os.killpg(trainer.pid, signal.SIGKILL)
-    trainer.wait()
-    assert trainer.stdin is not None
-    trainer.stdin.close()
 
 
 def _read_events(lease: Lease, run: TrainingRun, place: Path) -> bool:
@@ -400,21 +337,6 @@ def _at(row: dict[str, Any]) -> Any:
     return parse_datetime(row["time"])
 
 
-def result_of(place: Path) -> dict[str, Any]:
-    """The last words of a trainer in JSON; empty where it did not come so far."""
-    try:
-        value = json.loads((place / "result.json").read_bytes())
-        return value if isinstance(value, dict) else {}
-    except (OSError, ValueError):
-        return {}
-
-
-def last_words(place: Path) -> str:
-    """The last line that a trainer wrote before it died."""
-    lines = (place / "trainer.log").read_text(errors="replace").strip().splitlines()
-    return lines[-1][:500] if lines else "it wrote nothing"
-
-
 def _write_tasks(path: Path, tasks: Iterable[envs.Task]) -> dict[str, Any]:
     lines = [json.dumps(task.to_json(), ensure_ascii=False) + "\n" for task in tasks]
     return write_rows(path, "".join(lines).encode(), len(lines))
@@ -429,7 +351,7 @@ def write_rows(path: Path, content: bytes, rows: int) -> dict[str, Any]:
 def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
     """Make the trained weights a version, and queue its eval on the same held-out tasks as the baseline's."""
     artifact = store_weights(run, place)
-    chosen = result_of(place).get("chosen")
+    chosen = trainer_process.result_of(place).get("chosen")
     with lease.guard():
         version = make_version(run, artifact, run.created_by, chosen)
         evaluation, why = None, ""

@@ -7,9 +7,10 @@ rewards are all alike, which teaches nothing, makes room for one of another task
 
 import hashlib
 import random
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from statistics import fmean
 from typing import Any
 
@@ -18,13 +19,17 @@ from flywheel.core.envs.policy_rollouts import Rollout, Sampling, play
 from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.verifiers import Verdict
 from workers.trainers.attempts.curriculum import Curriculum
-from workers.trainers.attempts.live_engine import TURN_BITS, EpisodeEngine
+from workers.trainers.attempts.live_engine import TURN_BITS, Episode, EpisodeEngine
 from workers.trainers.attempts.rewards import Judge, Rewards
 from workers.trainers.run import ranks
-from workers.trainers.run.run_spec import Spec
+from workers.trainers.run.kept_attempts import Keeper, Kept
+from workers.trainers.run.run_spec import Spec, tools_of
 
 ALIKE = 1e-6
 """A group whose rewards lie no further apart teaches nothing."""
+
+RUN = 8
+"""Tokens that are no repetition by chance."""
 
 Reward = Callable[..., list[float | None]]
 
@@ -49,9 +54,11 @@ class Attempts:
         judge: Judge,
         rewards: Rewards,
         curriculum: Curriculum | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.spec, self.tasks, self.engine, self.judge, self.rewards = spec, tasks, engine, judge, rewards
         self.curriculum = curriculum
+        self._keeper = keeper
         self.groups: list[Group] = []
         """Of the newest step."""
         self.figures: dict[str, float] = {}
@@ -76,8 +83,9 @@ class Attempts:
             others = self._play([self._due(reserve) for _ in dull], f"{step} again {number}")
             for place, group in zip(dull, others, strict=True):
                 self.groups[place] = group
-        self._count(resampled)
         episodes = [self.engine.episode(rollout.seed) for group in self.groups for rollout in group.rollouts]
+        self._count(resampled, episodes)
+        self._keep(step)
         return {
             "prompt_ids": [episode.prompt for episode in episodes],
             "completion_ids": [episode.completion for episode in episodes],
@@ -155,10 +163,25 @@ class Attempts:
             shuffled.shuffle(order)
             yield from order
 
-    def _count(self, resampled: int) -> None:
+    def _keep(self, step: int) -> None:
+        """Leave a sample of what this step learns from. `step`: how many steps the policy has made."""
+        if self._keeper is None or not self._keeper.is_kept(step // self.spec.settings["num_iterations"]):
+            return
+        pairs = [pair for group in self.groups for pair in zip(group.rollouts, group.verdicts, strict=True)]
+        env = self.judge.env
+        kept = [
+            Kept(rollout, verdict, self.rewards.total(verdict), tools_of(env, rollout.task.environment))
+            for rollout, verdict in pairs
+        ]
+        self._keeper(step + 1, kept)
+
+    def _count(self, resampled: int, episodes: Sequence[Episode]) -> None:
         rollouts = [rollout for group in self.groups for rollout in group.rollouts]
         verdicts = [verdict for group in self.groups for verdict in group.verdicts]
-        self.figures = {"unscored": self.judge.unscored(verdicts)}
+        self.figures = {
+            "unscored": self.judge.unscored(verdicts),
+            "repetition": fmean([repetition(episode) for episode in episodes]),
+        }
         if self._rounds:
             self.figures["resampled"] = float(resampled)
         if self.curriculum is not None:
@@ -167,6 +190,14 @@ class Attempts:
             self.figures["turns"] = fmean([len(rollout.responses) for rollout in rollouts])
             self.figures["broken_off"] = fmean([bool(rollout.ended) for rollout in rollouts])
             self.figures["out_of_turns"] = fmean([is_out_of_turns(rollout) for rollout in rollouts])
+
+
+def repetition(episode: Episode) -> float:
+    """The share of what the policy wrote, in runs of eight tokens, that it had written before in the same episode."""
+    written = array("q", compress(episode.completion, episode.mask))
+    size, packed = written.itemsize, written.tobytes()  # bytes are cut and compared several times as fast as tuples
+    runs = [packed[start : start + RUN * size] for start in range(0, len(packed) - (RUN - 1) * size, size)]
+    return 1 - len(set(runs)) / len(runs) if runs else 0.0
 
 
 def is_out_of_turns(rollout: Rollout) -> bool:

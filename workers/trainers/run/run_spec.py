@@ -56,6 +56,8 @@ class Spec:
     eval_every: int
     eval_limit: int
     checkpoint_every: int
+    keep_attempts: int
+    """How many of the attempts that it learns from are kept for people to look at; 0 for none."""
     train: Rows
     held_out: Rows | None
     validation: Rows | None
@@ -240,7 +242,7 @@ def _spec(directory: Path, value: Any) -> Spec:
         raise TrainingError("bad_spec", "spec.json: is not an object")
     names = {
         "run", "algorithm", "seed", "base", "adapter", "environment", "tuning", "settings", "eval",
-        "checkpoint_every", "data", "validation",
+        "checkpoint_every", "keep_attempts", "data", "validation",
     }  # fmt: skip
     for name in sorted(set(value) - names):
         raise _bad(name, value[name], f"is no field of a spec; the fields are {', '.join(sorted(names))}")
@@ -267,6 +269,7 @@ def _spec(directory: Path, value: Any) -> Spec:
         eval_every=_whole(evals, "every", 1, "eval."),
         eval_limit=_whole(evals, "limit", 1, "eval."),
         checkpoint_every=_whole(value, "checkpoint_every", 1),
+        keep_attempts=_whole(value, "keep_attempts", 0) if "keep_attempts" in value else 0,
         train=_source_rows(directory, _get(rows, "train", dict, "data."), "data.train"),
         held_out=None
         if rows.get("held_out") is None

@@ -4,8 +4,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from flywheel.core.text.number_words import percent
-from flywheel.training.pages.run_charts import PICTURES, Picture, step_points
+from flywheel.training.pages.run_charts import PICTURES, Picture
 from flywheel.training.runs.compared_runs import Measure, Side, grouped, loss_group, reward_group
+from flywheel.training.runs.step_points import step_points
 
 SHARED: dict[str, Callable[[Side], Hashable]] = {"reward": reward_group, "loss": loss_group}
 """Pictures of `run_charts` that are drawn over one another, and what runs must have in common for that."""

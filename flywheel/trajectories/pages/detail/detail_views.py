@@ -37,6 +37,7 @@ _PROPOSALS = PreparedQuery(lambda row: naming(Trajectory, "proposals", row))
 _FAILURE = PreparedQuery(
     lambda row: naming(Trajectory, "failures", row).filter(current=True).select_related("labelled_by")[:1]
 )
+_ATTEMPT = PreparedQuery(lambda row: naming(Trajectory, "training_attempt", row).select_related("run"))
 _TASKS = PreparedQuery(lambda row: naming(Trajectory, "tasks", row).select_related("environment")[:3])
 
 
@@ -48,6 +49,7 @@ def detail(request: PageRequest, trace_id: str) -> HttpResponse:
     wanted = request.GET.get("step", "")
     chosen = row.steps.filter(span_id=wanted).first() if wanted else None
     proposals, failure = _PROPOSALS(row.pk), _FAILURE.first(row.pk)
+    attempt = _ATTEMPT.first(row.pk) if row.source == Source.TRAINING else None
     context = {
         **_conversation(row, _number(request, "start") if chosen is None else chosen.position),
         **chosen_of(row, chosen, request.GET.get("side", ""), failure),
@@ -62,7 +64,8 @@ def detail(request: PageRequest, trace_id: str) -> HttpResponse:
         "failure": failure,
         "failing": _failing(failure, proposals[0] if proposals else None),
         "result": _result(row),
-        "lineage": _lineage(request, row, failure),
+        "attempt": attempt,
+        "lineage": _lineage(request, row, failure, attempt),
         "feedback": transcript.feedback_of(row),
         "said_before": transcript.feedback_of(row, current=False),
         "exports": trajectory_export.EXPORTS.values(),
@@ -201,7 +204,7 @@ def _result(row: Trajectory) -> Any:
     return getattr(row, "result", None) if row.source == Source.ROLLOUT else None
 
 
-def _lineage(request: PageRequest, row: Trajectory, failure: Any) -> list[dict[str, Any]]:
+def _lineage(request: PageRequest, row: Trajectory, failure: Any, attempt: Any) -> list[dict[str, Any]]:
     slug = request.project.slug
     chain: list[dict[str, Any]] = []
     if row.version:
@@ -213,6 +216,9 @@ def _lineage(request: PageRequest, row: Trajectory, failure: Any) -> list[dict[s
             {"label": f"task {result.task}", "url": reverse("environments:task", args=[slug, name, number])},
             {"label": str(result.run), "url": reverse("evals:run", args=[slug, result.run_id])},
         ]
+    if attempt is not None:
+        label, url = f"{attempt.run} step {attempt.step}", reverse("training:run", args=[slug, attempt.run_id])
+        chain.append({"label": label, "url": url})
     chain.append({"label": str(row), "url": "", "current": True})
     if failure and failure.is_failure:
         url = reverse("failures:review", args=[slug, row.trace_id])

@@ -2,6 +2,7 @@
 eval, with a real trainer."""
 
 import json
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from flywheel.environments.versions.environment_terms import Terms
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets.dataset_builder import open_rows
 from flywheel.training.models import Point, TrainingRun
+from flywheel.trajectories.models import Source
 from tests.conftest import Build, Cast
 from tests.environments.shop import work
 from tests.evals import fake
@@ -80,6 +82,12 @@ def test_a_world_of_python_is_trained_on(launched: Launch, build: Build, cast: C
     assert (figures["unscored"], figures["broken_off_fraction"]) == (0, 0)
     assert 1 <= figures["turns_mean"] <= 3
     assert "reward/state" in figures
+    tried = list(played.tried.select_related("trajectory"))
+    trained_on = run.task_set.members.filter(split=Split.TRAIN).select_related("task")
+    assert [row.step for row in tried] == [1] * 8 + [2] * 8
+    assert {row.task for row in tried} <= {str(member.task) for member in trained_on}
+    assert {row.trajectory.source for row in tried if row.trajectory} == {Source.TRAINING}
+    assert mean(row.reward for row in tried[8:] if row.reward is not None) == pytest.approx(figures["reward_mean"])
 
 
 def test_an_attached_tool_server_is_trained_on(launched: Launch, build: Build, cast: Cast) -> None:

@@ -1,6 +1,7 @@
 """Whole episodes in training: judged as one, masked, replaced where they teach nothing, the same after a stop."""
 
 import copy
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +23,9 @@ from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, owned, slow, 
 from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import TURN_BITS, Episode
 from workers.trainers.attempts.rewards import Judge, Rewards
-from workers.trainers.attempts.step_attempts import ALIKE, Attempts, Group, is_out_of_turns
+from workers.trainers.attempts.step_attempts import ALIKE, Attempts, Group, is_out_of_turns, repetition
 from workers.trainers.run import run_spec
+from workers.trainers.run.kept_attempts import Keeper, Kept, read, waiting
 
 CONFIG = {"tools": TOOLS, "judged": "end", "max_turns": 3, "unknown": "stub"}
 EPISODES = {"kind": "episode", "config": CONFIG, "verifier": {"kind": "episode"}}
@@ -62,14 +64,19 @@ class Scripted:
 
 
 def attempts(
-    env: Environment, tasks: Sequence[Task], say: Callable[[ChatRequest], str], engine: Any = None, **settings: Any
+    env: Environment,
+    tasks: Sequence[Task],
+    say: Callable[[ChatRequest], str],
+    engine: Any = None,
+    keeper: Keeper | None = None,
+    **settings: Any,
 ) -> Attempts:
     asked: Any = engine or Scripted(say)
     chosen = recipes.validate("grpo", {"num_generations": 4, "batch_size": 8, **settings})
     judge = Judge(env)
     spec: Any = SimpleNamespace(settings=chosen, seed=1)
     curriculum = Curriculum(Path()) if chosen["curriculum"] else None
-    return Attempts(spec, tasks, asked, judge, Rewards(judge, tasks, 1), curriculum)
+    return Attempts(spec, tasks, asked, judge, Rewards(judge, tasks, 1), curriculum, keeper)
 
 
 def step(of: Attempts, *places: int, at: int = 0) -> dict[str, Any]:
@@ -162,7 +169,9 @@ def test_the_end_of_an_episode_is_told() -> None:
     assert not is_out_of_turns(Rollout(game, 0, 1, talks.messages[:2]))
     of = attempts(build("tictactoe", {}, {"kind": "tictactoe"}), list(generate(4, seed=1)), lambda _: "hm")
     step(of, 0, 1)
-    assert of.figures == {"unscored": 0.0, "turns": 8.0, "broken_off": 0.0, "out_of_turns": 1.0}
+    assert of.figures == {
+        "unscored": 0.0, "repetition": 0.0, "turns": 8.0, "broken_off": 0.0, "out_of_turns": 1.0,
+    }  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
@@ -277,3 +286,44 @@ def test_an_algorithm_without_a_mask_refuses_episodes(make: Make, start: Start) 
     run = make("rloo", environment=EPISODES, train=[played(name) for name in NAMES[:4]], held_out=False)
     assert start(run).wait() == 1
     assert "this trainer plays tasks of one turn" in run.result["message"]
+
+
+def test_a_step_leaves_its_attempts_as_they_were_judged(tmp_path: Path) -> None:
+    of = attempts(ENV, TASKS, right_for("Ada"), keeper=Keeper(tmp_path, 2_000, 10))
+    step(of, 0, 1, at=4)
+    ((number, path),) = waiting(tmp_path)
+    kept = read(path)
+    assert number == 5  # the step that learns from them
+    assert [each.reward for each in kept] == of.totals()
+    assert [each.rollout.seed for each in kept] == [each.seed for group in of.groups for each in group.rollouts]
+    assert kept[0].tools == TOOLS
+
+
+def test_a_run_keeps_the_same_attempts_whether_it_was_stopped_or_not(make: Make, trained: Path, start: Start) -> None:
+    kept = []
+    for name, hook in (("whole", None), ("stopped", slow)):
+        run = make("grpo", name=name, on=trained, steps=4, checkpoint_every=2, held_out=False, keep_attempts=8)
+        started = start(run, hook=hook, given=0.3)
+        if hook is not None:
+            run.until(lambda it: (it.path / "checkpoints/step-2").exists())
+            started.signal(signal.SIGKILL)
+            started.wait()
+            started = start(run)
+        assert started.wait() == 0, run.errors()
+        kept.append({number: read(path) for number, path in waiting(run.path)})
+    assert [len(each) for each in kept[0].values()] == [4, 4]
+    assert {number: [_apart(each) for each in own] for number, own in kept[0].items()} == {
+        number: [_apart(each) for each in own] for number, own in kept[1].items()
+    }
+
+
+def _apart(kept: Kept) -> Any:
+    """An attempt without what is never the same twice."""
+    return kept.rollout.seed, kept.rollout.messages, kept.reward, kept.verdict
+
+
+def test_repetition_is_of_what_the_policy_wrote_and_none_of_what_others_did() -> None:
+    own, others = list(range(8)), [9] * 40
+    assert repetition(Episode([], [*own, *others], [1] * 8 + [0] * 40)) == 0
+    assert repetition(Episode([], others, [1] * 40)) == pytest.approx(1 - 1 / 33)
+    assert repetition(Episode([], own[:5], [1] * 5)) == 0

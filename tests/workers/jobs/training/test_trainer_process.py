@@ -8,7 +8,7 @@ import pytest
 from tests.waiting import wait_for
 from tests.workers.trainers.cast import Directory
 from tests.workers.trainers.conftest import base
-from workers.jobs.training import training_runs
+from workers.jobs.training import trainer_process
 
 __all__ = ["base"]
 
@@ -31,15 +31,15 @@ def processes_of(run: Directory) -> list[int]:
 def test_two_processes_carry_a_run_out_or_end_with_it(is_ended: bool, base: Path, tmp_path: Path) -> None:
     steps = 100_000 if is_ended else 2
     run = Directory(tmp_path / "run", base, steps=steps, settings={"processes": 2}, checkpoint_every=steps)
-    trainer = training_runs.start("workers.trainers.sft", run.path, processes=2)
+    trainer = trainer_process.start("workers.trainers.sft", run.path, processes=2)
     if is_ended:
         run.until(lambda run: bool(run.events("step")))
         assert len(processes_of(run)) >= 3, "torchrun and two trainers"
-        training_runs.end(trainer)
+        trainer_process.end(trainer)
     else:
         assert trainer.wait() == 0, (run.path / "trainer.log").read_text()[-3000:]
         assert run.result["status"] == "completed"
         assert run.events("training_start")[0]["seed"] == 1
-        training_runs.end(trainer)
+        trainer_process.end(trainer)
     wait_for(lambda: not processes_of(run), "nothing is left of it")
     assert os.path.exists(run.path / "trainer.log")

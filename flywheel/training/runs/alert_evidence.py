@@ -1,0 +1,38 @@
+"""The alerts of a training run, of what is recorded of it, each with the kept attempts that show it."""
+
+from dataclasses import asdict
+from typing import Any
+
+from flywheel.core.evidence import run_alerts
+from flywheel.core.evidence.run_alerts import Alert, Measurements
+from flywheel.training.models import Point, TrainingRun
+from flywheel.training.runs.step_points import Steps
+
+WARNINGS = 8
+"""The trainer's own newest warnings."""
+
+
+def alerts_of(run: TrainingRun, steps: Steps) -> list[dict[str, Any]]:
+    """The trainer's own warnings and what its measurements show: `Alert`'s fields, and `attempts`, how many of the
+    steps that show it are kept. `steps` as `step_points` gives them."""
+    told = dict.fromkeys(run.events.filter(level="warning").values_list("text", flat=True))
+    found = [Alert("trainer", text) for text in [*told][-WARNINGS:]]
+    found += run_alerts.alerts(
+        Measurements(steps, _scores(run, Point.Kind.EVAL), _scores(run, Point.Kind.VALIDATION), run.is_finished)
+    )
+    kept = list(run.tried.values_list("step", flat=True)) if any(alert.last for alert in found) else []
+    return [{**asdict(alert), "attempts": sum(_shows(alert, step) for step in kept)} for alert in found]
+
+
+def _shows(alert: Alert, step: int) -> bool:
+    return alert.first is not None and alert.last is not None and alert.first <= step <= alert.last
+
+
+def _scores(run: TrainingRun, kind: Point.Kind) -> list[tuple[int, float]]:
+    """Success on held-out tasks, or the mean score on those of validation, where there is one."""
+    rows = run.points.filter(kind=kind).order_by("step").values_list("step", "values")
+    if kind == Point.Kind.EVAL:
+        scores = [(step, values["success"]) for step, values in rows]
+    else:  # of several environments, the mean of all
+        scores = [(step, values.get("overall", values["score"])) for step, values in rows]
+    return [(step, score) for step, score in scores if score is not None]

@@ -1,0 +1,94 @@
+"""The process that a trainer is: started on a run directory, ended with whoever started it, and its last words."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from workers.processes import model_process
+
+
+class TrainingFailed(Exception):
+    """The trainer said why it failed, or died too often. `kind` is the trainer's own word."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def stop_orphan(place: Path) -> None:
+    """End a trainer that a former, now silent, owner left in this directory. Its lock says that it lives."""
+    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        for _ in range(100):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                _kill_owner(place)
+                time.sleep(0.1)
+        raise TrainingFailed("locked", f"another trainer holds {place.name} and does not end")
+    finally:
+        os.close(lock)
+
+
+def _kill_owner(place: Path) -> None:
+    try:
+        pid = int((place / "trainer.pid").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if str(place).encode() in command:
+            os.killpg(pid, signal.SIGKILL)
+    except (OSError, ValueError):
+        return
+
+
+def start(module: str, place: Path, *, processes: int = 1) -> subprocess.Popen[bytes]:
+    """Start this module on a run directory, in a process that ends with this one, or in several that share the work."""
+    shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    with (place / "trainer.log").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", *(shared if processes > 1 else []), module, str(place), "--wait-lock", "10"],
+            cwd=settings.BASE_DIR,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=_trainer_env(),
+        )
+
+
+def _trainer_env() -> dict[str, str]:
+    """Return the environment variables that a trainer may know: no database, no keys."""
+    passed = model_process.environment("FLYWHEEL_SANDBOX_WITHOUT")  # which layers its verifiers may do without
+    return {**passed, "FLYWHEEL_SUPERVISED": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def end(trainer: subprocess.Popen[bytes]) -> None:
+    """Have the process ended, if it has not by itself."""
+    if trainer.poll() is None:
+        os.killpg(trainer.pid, signal.SIGKILL)
+    trainer.wait()
+    assert trainer.stdin is not None
+    trainer.stdin.close()
+
+
+def result_of(place: Path) -> dict[str, Any]:
+    """The last words of a trainer in JSON; empty where it did not come so far."""
+    try:
+        value = json.loads((place / "result.json").read_bytes())
+        return value if isinstance(value, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def last_words(place: Path) -> str:
+    """The last line that a trainer wrote before it died."""
+    lines = (place / "trainer.log").read_text(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else "it wrote nothing"
