@@ -84,6 +84,15 @@ def sweep() -> None:
     cluster_edits.catch_up()
 
 
+@shared_task(name="workers.advance")  # type: ignore[untyped-decorator]
+def advance() -> None:
+    """Every few seconds, in beat: let pipelines of training go on to their next stage. Apart from the sweep, which
+    waits for nothing: a stage that begins has its data compared with held-out tasks."""
+    from flywheel.training.pipelines import pipeline_steps
+
+    pipeline_steps.sweep()
+
+
 @shared_task(name="workers.add_up")  # type: ignore[untyped-decorator]
 def add_up() -> None:
     """Every minute, in beat: add up finished days for the metrics, and those that have changed since."""

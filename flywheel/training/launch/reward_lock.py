@@ -9,8 +9,12 @@ rollouts.
     refusal(run)                         why it may not start now; asked by the worker once more
 
 A mix has a verifier for each of its environments. The weakest of them is what stands with the run.
+
+A later stage of a pipeline learns from the verdicts on outputs of a version that nobody could audit before it began.
+There the audit of the pipeline's base counts, unless one of the version itself has been finished or overridden.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from flywheel.agents.models import Version
@@ -20,10 +24,12 @@ from flywheel.environments.task_sets.leaks import line_of
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.evals.reward_audits.reward_standing import Judged, Standing, audit_sentence, runs_of, standing
-from flywheel.training.models import Dataset, TrainingRun
+from flywheel.training.models import Dataset, PipelineStage, TrainingRun
 
 LOCKED = "it learns from a reward that no audit has shown to be right"
 WEAKEST = ("none", "stale", "begun", "red", "overridden", "green")
+DECIDED = ("red", "overridden", "green")
+"""Somebody has judged exactly this, or answers for it."""
 
 
 def judged(algorithm: str, base: Version, dataset: Dataset) -> list[Judged]:
@@ -43,15 +49,26 @@ def judged(algorithm: str, base: Version, dataset: Dataset) -> list[Judged]:
     return [Judged.of(run)]
 
 
-def standing_of(algorithm: str, base: Version, dataset: Dataset) -> tuple[Judged, Standing] | None:
+def standing_of(
+    algorithm: str, base: Version, dataset: Dataset, stage: PipelineStage | None = None
+) -> tuple[Judged, Standing] | None:
     """Return the standing of the reward that this would learn from, of several the weakest; None where it has none."""
-    found = [(each, standing(each)) for each in judged(algorithm, base, dataset)]
+    found = [_holding(each, base, stage) for each in judged(algorithm, base, dataset)]
     return min(found, key=lambda each: WEAKEST.index(each[1].state), default=None)
+
+
+def _holding(own: Judged, base: Version, stage: PipelineStage | None) -> tuple[Judged, Standing]:
+    """The standing of a reward; in a pipeline that of its base's outputs, while nobody has judged the stage's own."""
+    holds = standing(own)
+    if stage is None or own.version != base or holds.state in DECIDED:
+        return own, holds
+    first = replace(own, version=stage.pipeline.base)
+    return first, standing(first)
 
 
 def refusal(run: TrainingRun) -> str:
     """Why the run may not train now, as when the verifier was changed after its launch; empty when it may."""
-    found = standing_of(run.algorithm, run.base, run.dataset)
+    found = standing_of(run.algorithm, run.base, run.dataset, run.stage)
     return "" if found is None or found[1].allows else f"{LOCKED}: {found[1].words}"
 
 
@@ -65,6 +82,8 @@ def kept(run: TrainingRun) -> dict[str, Any]:
         words = f"audit overridden by {leave.created_by}: {leave.reason}"
     else:
         words = audit_sentence(audit) if audit else "launched before rewards were audited"
+    if moved := moved_from(run):
+        words += f"; this is about outputs of {moved}, from which {run.base} was trained"
     return {
         "run": run.pk,
         "algorithm": run.algorithm,
@@ -78,6 +97,15 @@ def kept(run: TrainingRun) -> dict[str, Any]:
     }
 
 
+def moved_from(run: TrainingRun) -> Version | None:
+    """The version whose outputs were judged or let pass, where that is the base of the run's pipeline, not its own."""
+    if run.stage is None or not ALGORITHMS[run.algorithm].is_reinforced:
+        return None
+    leave, audit = run.audit_override, run.reward_audit
+    version = leave.version if leave else audit.run.version if audit else None
+    return version if version and version != run.base else None
+
+
 def solved(algorithm: str, base: Version, task_set: TaskSet, chosen: EvalRun | None) -> dict[str, Any] | None:
     """Count train tasks that would teach a reinforced run nothing, by the chosen eval or the base's newest on them."""
     if not ALGORITHMS[algorithm].is_reinforced:
@@ -89,6 +117,6 @@ def solved(algorithm: str, base: Version, task_set: TaskSet, chosen: EvalRun | N
 def of_version(version: Version) -> list[dict[str, Any]]:
     """The same of every run that a version comes from, the newest first."""
     runs = TrainingRun.that_made(line_of(version)).select_related(
-        "dataset", "reward_audit", "audit_override__created_by"
+        "dataset", "base__agent", "stage", "reward_audit__run__version__agent", "audit_override__created_by"
     )
     return [kept(run) for run in runs.order_by("-pk")]

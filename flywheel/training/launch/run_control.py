@@ -19,7 +19,7 @@ from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import launch_estimate, leak_refusals, reward_lock, run_budgets
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
 from flywheel.training.launch.validation_split import AWAY
-from flywheel.training.models import Dataset, Recommendation, TrainingRun
+from flywheel.training.models import Dataset, PipelineStage, Recommendation, TrainingRun
 
 MAX_SEED = 2**31 - 1
 MAX_RANK = 512
@@ -53,6 +53,8 @@ class LaunchRequest:
     """What the fix ladder said before; it is asked where this is empty."""
     override_reason: str = ""
     """Why something else is done than it recommends."""
+    stage: PipelineStage | None = None
+    """The stage of a pipeline that the run is for."""
 
 
 def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
@@ -77,7 +79,7 @@ def submit(
     """Queue a run of what `check_choices` and `find_data` have given, as one of a sweep if it is. Raises Refused where
     its reward is locked."""
     base, task_set = request.base, request.task_set
-    audited = _check_reward(request.algorithm, base, dataset)
+    audited = _check_reward(request, dataset)
     frozen = {name: chosen[name] for name in ("settings", "tuning", "seed")}
     digests = {"base": base.digest, "dataset": dataset.digest, "task_set": task_set.digest}
     content = {"algorithm": request.algorithm, **digests, **frozen}
@@ -97,9 +99,18 @@ def submit(
         ),
         total=chosen["settings"]["steps"],
         sweep=sweep,
+        stage=request.stage,
         **chosen,
         **audited,
     )
+
+
+def check(request: LaunchRequest, actor: Actor) -> dict[str, Any]:
+    """Check all that a launch checks and queue nothing. Returns what the run would have, its rows built. Raises
+    Refused."""
+    chosen = check_choices(request)
+    dataset = find_data(request, recipes.ALGORITHMS[request.algorithm], actor)
+    return {**chosen, "dataset": dataset, **_check_reward(request, dataset)}
 
 
 def check_choices(request: LaunchRequest) -> dict[str, Any]:
@@ -265,9 +276,9 @@ def _refuse_judges(algorithm: recipes.Algorithm, dataset: Dataset) -> None:
             )
 
 
-def _check_reward(algorithm: str, base: Version, dataset: Dataset) -> dict[str, Any]:
+def _check_reward(request: LaunchRequest, dataset: Dataset) -> dict[str, Any]:
     """The audit and the override that let it learn from its reward, to be kept with it. Raises Refused."""
-    found = reward_lock.standing_of(algorithm, base, dataset)
+    found = reward_lock.standing_of(request.algorithm, request.base, dataset, request.stage)
     if found is None:
         return {}
     _, holds = found

@@ -1,4 +1,5 @@
-"""Datasets, recommendations, tried fixes, searches for prompts, training runs and what they measured on the way."""
+"""Datasets, recommendations, tried fixes, searches for prompts, training runs, pipelines of them, and what they
+measured on the way."""
 
 from flywheel.training.models.attempts import TrainingAttempt
 from flywheel.training.models.builds import BuildEvent, DatasetBuild
@@ -6,6 +7,7 @@ from flywheel.training.models.checkpoint_versions import CheckpointVersion, Chec
 from flywheel.training.models.contamination import ContaminationCheck
 from flywheel.training.models.datasets import Dataset
 from flywheel.training.models.fix_trials import FixDraft, FixTrial
+from flywheel.training.models.pipelines import Pipeline, PipelineStage
 from flywheel.training.models.prompt_searches import (
     PromptAttempt,
     PromptProposal,
@@ -28,6 +30,8 @@ __all__ = [
     "Dropped",
     "FixDraft",
     "FixTrial",
+    "Pipeline",
+    "PipelineStage",
     "Point",
     "PreviewEvent",
     "PromptAttempt",

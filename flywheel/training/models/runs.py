@@ -17,6 +17,7 @@ from flywheel.edge.jobs import Job, JobEvent, State
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 from flywheel.training.models.datasets import Dataset
+from flywheel.training.models.pipelines import PipelineStage
 from flywheel.training.models.recommendations import Recommendation
 
 
@@ -59,6 +60,8 @@ class TrainingRun(Job):
     """What let it be launched although that audit was not green."""
     budget = models.JSONField(default=dict, blank=True)
     """What it may take at most, `launch.run_budgets`; empty for as much as it needs."""
+    stage = models.ForeignKey(PipelineStage, on_delete=models.PROTECT, null=True, blank=True, related_name="runs")
+    """The stage of a pipeline that it is an attempt at."""
     events_read = models.PositiveBigIntegerField(default=0)
     """Bytes of `events.jsonl` that are in the database."""
     checkpoint_step = models.PositiveIntegerField(null=True, blank=True)

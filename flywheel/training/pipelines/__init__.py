@@ -1,0 +1,1 @@
+"""Pipelines: launched once, then stage after stage by themselves, as long as their gates are passed."""

@@ -1,0 +1,94 @@
+"""Two stages, SFT and then GRPO, of which a test ends the runs by itself."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from flywheel.accounts.actors import Actor
+from flywheel.agents.models import Artifact, Version
+from flywheel.edge.jobs import State
+from flywheel.training.launch.run_control import LaunchRequest
+from flywheel.training.models import Pipeline, Point, TrainingRun
+from flywheel.training.pipelines import pipeline_steps
+from flywheel.training.pipelines.pipeline_control import StageRequest, create
+from tests.training.conftest import NOON, Room
+
+GATE = {"min_success": 0.6, "max_unsafe": 0.05}
+
+
+@dataclass
+class Line:
+    """Pipelines in a room."""
+
+    room: Room
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(self.room.cast.trainer)
+
+    def stages(self, *given: dict[str, Any]) -> list[StageRequest]:
+        usual: dict[str, Any] = {"base": self.room.base, "task_set": self.room.task_set, "override_reason": "a test"}
+        made = []
+        for fields in given:
+            run = {name: value for name, value in fields.items() if name != "gate"}
+            request = LaunchRequest(key=uuid.uuid4(), **{**usual, **run})
+            made.append(StageRequest(run=request, gate=fields.get("gate", {})))
+        return made
+
+    def two(self, gate: dict[str, float] | None = None) -> list[StageRequest]:
+        share = 0.34 if gate else 0.0
+        return self.stages(
+            {"algorithm": "sft", "settings": {"steps": 7, "validation_share": share}},
+            {"algorithm": "grpo", "settings": {"steps": 5}, "gate": gate or {}},
+        )
+
+    def launch(self, gate: dict[str, float] | None = None) -> Pipeline:
+        return create(key=uuid.uuid4(), stages=self.two(gate), actor=self.actor)[0]
+
+    def run(self, pipeline: Pipeline) -> TrainingRun:
+        """The run of the stage that it is at."""
+        run = pipeline_steps.run_of_stage(pipeline_steps.current(pipeline))
+        assert run is not None
+        return run
+
+    def end(self, run: TrainingRun, state: str = State.SUCCEEDED, **validation: Any) -> Version | None:
+        """End a run as its worker does: with a version and, where it validated, its figures at the last step."""
+        made = None
+        if state == State.SUCCEEDED:
+            weights = Artifact.objects.create(digest=f"{run.pk:064d}", manifest={}, kind="model", size=2_800_000)
+            made = self.room.build.version(weights=weights, parent=run.base)
+        if validation:
+            values = {"score": validation["success"], "unscored": 0, **validation}
+            Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=run.total or 0, at=NOON, values=values)
+        TrainingRun.objects.filter(pk=run.pk).update(state=state, produced=made)
+        return made
+
+    def measure(self, version: Version) -> None:
+        """Evaluate a version on the held-out tasks, as the end of its run has it done."""
+        first, self.room.base = self.room.base, version
+        self.room.evaluated()
+        self.room.base = first
+
+
+@pytest.fixture
+def line(room: Room) -> Line:
+    return Line(room)
+
+
+@pytest.fixture
+def at_gate(line: Line) -> Callable[[], Pipeline]:
+    """A pipeline whose first run solved too few of its validation tasks."""
+
+    def make() -> Pipeline:
+        pipeline = line.launch(GATE)
+        made = line.end(line.run(pipeline), success=0.4, n=20, parts={"unsafe": 0.0, "valid_json": 0.95})
+        assert made is not None
+        line.measure(made)
+        pipeline_steps.sweep()
+        pipeline.refresh_from_db()
+        return pipeline
+
+    return make

@@ -1,0 +1,214 @@
+"""A pipeline goes on by itself, once for each step, whoever dies on the way."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from flywheel.accounts.models import AuditEntry
+from flywheel.edge.jobs import Job, State
+from flywheel.environments.models import Split
+from flywheel.evals.models import AuditOverride, EvalRun
+from flywheel.training.launch import run_control
+from flywheel.training.models import Pipeline, TrainingRun
+from flywheel.training.pipelines import pipeline_control, pipeline_steps, stage_gates
+from tests.training.pipelines.conftest import GATE, Line
+from tests.waiting import PATIENCE_S
+from tests.worker import ROOT, database_url
+
+
+@pytest.mark.django_db
+def test_the_next_stage_begins_with_what_the_one_before_made_once_that_is_evaluated(line: Line) -> None:
+    pipeline = line.launch()
+    first = line.run(pipeline)
+    assert (first.algorithm, first.base, first.total) == ("sft", line.room.base, 7)
+    pipeline_steps.sweep()
+    assert TrainingRun.objects.count() == 1
+    made = line.end(first)
+    assert made is not None
+    pipeline_steps.sweep()
+    evaluation = EvalRun.objects.get(version=made, task_set=line.room.task_set, split=Split.HELD_OUT)
+    assert (evaluation.state, evaluation.samples) == (State.QUEUED, line.room.baseline.samples)
+    pipeline_steps.sweep()
+    assert TrainingRun.objects.count() == 1
+    line.measure(made)
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    second = line.run(pipeline)
+    assert (pipeline.at, second.algorithm, second.base, second.total) == (2, "grpo", made, 5)
+    assert second.baseline is not None
+    assert second.baseline.version == made
+    line.end(second)
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert (pipeline.state, pipeline.problem, TrainingRun.objects.count()) == (Pipeline.State.FINISHED, "", 2)
+    assert pipeline.finished_at is not None
+
+
+@pytest.mark.django_db
+def test_a_gate_that_is_not_passed_stops_it_with_the_numbers(line: Line, at_gate: Callable[[], Pipeline]) -> None:
+    pipeline = at_gate()
+    assert (pipeline.state, pipeline.at) == (Pipeline.State.AT_GATE, 1)
+    run = line.run(pipeline)
+    assert pipeline.problem == (
+        f"{run} did not pass the gate of stage 2: validation success: 40% of 20 tasks, at least 60% is required"
+    )
+    assert [(check["name"], check["holds"]) for check in pipeline.stages.get(number=2).entry["checks"]] == [
+        ("min_success", False),
+        ("max_unsafe", True),
+    ]
+
+
+@pytest.mark.django_db
+def test_a_run_that_failed_stops_it_with_the_reason(line: Line) -> None:
+    pipeline = line.launch()
+    run = line.run(pipeline)
+    TrainingRun.objects.filter(pk=run.pk).update(state=State.FAILED, error_kind="nan", error="the loss is no number")
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert pipeline.state == Pipeline.State.STOPPED
+    assert pipeline.problem == f"stage 1 of {pipeline}: {run} failed: nan: the loss is no number"
+
+
+@pytest.mark.django_db
+def test_a_stage_that_may_not_begin_any_more_stops_it_with_the_reason(line: Line) -> None:
+    pipeline = line.launch()
+    made = line.end(line.run(pipeline))
+    assert made is not None
+    line.measure(made)
+    AuditOverride.objects.all().delete()
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert (pipeline.state, pipeline.at) == (Pipeline.State.STOPPED, 2)
+    assert pipeline.problem.startswith(f"stage 2 of {pipeline} cannot begin: reward: it learns from a reward")
+
+
+@pytest.mark.django_db
+def test_one_that_breaks_stops_with_its_reason_and_holds_up_no_other(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, other = line.launch(), line.launch()
+    line.end(line.run(broken))
+    made = line.end(line.run(other))
+    assert made is not None
+    real = stage_gates.judge
+
+    def judge(gate: Any, run: TrainingRun) -> Any:
+        if run.stage and run.stage.pipeline_id == broken.pk:
+            raise RuntimeError("a defect")
+        return real(gate, run)
+
+    monkeypatch.setattr(stage_gates, "judge", judge)
+    pipeline_steps.sweep()
+    for each in (broken, other):
+        each.refresh_from_db()
+    assert (broken.state, broken.problem) == (Pipeline.State.STOPPED, "it cannot go on: RuntimeError: a defect")
+    assert (other.state, other.at) == (Pipeline.State.RUNNING, 2)
+
+
+def ready_for_the_second(line: Line) -> Pipeline:
+    pipeline = line.launch(GATE)
+    made = line.end(line.run(pipeline), success=0.9, n=20, parts={"unsafe": 0.0})
+    assert made is not None
+    line.measure(made)
+    return pipeline
+
+
+DIES = """
+import os, signal, django
+django.setup()
+from flywheel.edge.jobs import Job
+from flywheel.training.launch import run_control
+from flywheel.training.pipelines import pipeline_steps
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+real = run_control.launch
+if {point!r} == "before the commit":
+    run_control.launch = lambda *given: (real(*given), die())
+else:
+    Job.nudge = die
+pipeline_steps.sweep()
+"""
+
+
+@pytest.mark.parametrize(("point", "runs"), [("before the commit", 1), ("after the commit", 2)])
+@pytest.mark.django_db(transaction=True)
+def test_a_kill_neither_loses_nor_doubles_a_stage(line: Line, point: str, runs: int) -> None:
+    pipeline = ready_for_the_second(line)
+    done = subprocess.run(
+        [sys.executable, "-c", DIES.format(point=point)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "flywheel.settings",
+            "DATABASE_URL": database_url(),
+            "FLYWHEEL_HOME": str(settings.HOME),
+        },
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == -9, done.stderr
+    assert TrainingRun.objects.count() == runs
+    for _ in range(2):
+        pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert (pipeline.state, pipeline.at) == (Pipeline.State.RUNNING, 2)
+    assert list(TrainingRun.objects.order_by("pk").values_list("stage__number", flat=True)) == [1, 2]
+    assert AuditEntry.objects.filter(action="training.launch").count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_at_once_begin_a_stage_once_and_neither_waits(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = ready_for_the_second(line)
+    inside, may_go = threading.Event(), threading.Event()
+    real = run_control.launch
+
+    def slow(*given: Any) -> Any:
+        inside.set()
+        assert may_go.wait(PATIENCE_S)
+        return real(*given)
+
+    monkeypatch.setattr(run_control, "launch", slow)
+
+    def first() -> None:
+        try:
+            pipeline_steps.sweep()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    try:
+        assert inside.wait(PATIENCE_S)
+        pipeline_steps.sweep()  # comes back though the other is in the middle of it
+        assert TrainingRun.objects.count() == 1
+    finally:
+        may_go.set()
+        thread.join(PATIENCE_S)
+    pipeline_steps.sweep()
+    assert list(TrainingRun.objects.order_by("pk").values_list("stage__number", flat=True)) == [1, 2]
+    pipeline.refresh_from_db()
+    assert pipeline.at == 2
+
+
+@pytest.mark.django_db
+def test_a_stage_that_was_stopped_is_left_alone_whatever_becomes_of_its_run(line: Line) -> None:
+    pipeline = line.launch()
+    run = line.run(pipeline)
+    lease = TrainingRun.claim(run.pk)
+    assert isinstance(lease.job if lease else None, Job)
+    pipeline_control.stop(pipeline, line.actor)
+    line.end(run)  # the trainer was done before it saw the request
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert (pipeline.state, pipeline.at, pipeline.problem) == (Pipeline.State.STOPPED, 1, "stopped by trainer")
