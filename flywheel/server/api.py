@@ -20,7 +20,7 @@ ROUTERS = {
     "failures": "labels buckets queues similar_failures detectors",
     "environments": "environments generations tasks task_sets exchange playground sandbox variants verifiers worlds",
     "evals": "runs attempts task_grid rescores reward_audits",
-    "training": "recommendations fix_trials prompt_proposals datasets contamination finished_runs runs mixes"
+    "training": "recommendations fix_trials prompt_proposals datasets contamination finished_runs runs pipelines"
     " dataset_sources rollouts token_previews",
     "promotions": "promotions suites",
 }

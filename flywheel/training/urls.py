@@ -9,7 +9,7 @@ from flywheel.training.pages import (
 )
 from flywheel.training.pages.comparisons import side_by_side
 from flywheel.training.pages.fixes import fix_trials, prompt_searches
-from flywheel.training.pages.launching import hosted_training, token_previews
+from flywheel.training.pages.launching import hosted_training, pipelines, token_previews
 from flywheel.training.pages.rollouts import rollouts
 
 app_name = "training"
@@ -23,6 +23,15 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("previews/<int:preview>/live/", token_previews.preview_live, name="preview_live"),
     path("previews/<int:preview>/cancel/", token_previews.cancel_preview, name="cancel_preview"),
     path("previews/<int:preview>/resume/", token_previews.resume_preview, name="resume_preview"),
+    # /pipelines/<pipeline's number>/
+    path("pipelines/", pipelines.pipelines, name="pipelines"),
+    path("pipelines/<int:pipeline>/", pipelines.pipeline_page, name="pipeline"),
+    path("pipelines/<int:pipeline>/live/", pipelines.pipeline_live, name="pipeline_live"),
+    path("pipelines/<int:pipeline>/stop/", pipelines.move_pipeline, {"verb": "stop"}, name="stop_pipeline"),
+    path("pipelines/<int:pipeline>/resume/", pipelines.move_pipeline, {"verb": "resume"}, name="resume_pipeline"),
+    path("pipelines/<int:pipeline>/retry/", pipelines.move_pipeline, {"verb": "retry"}, name="retry_pipeline"),
+    path("pipelines/<int:pipeline>/end/", pipelines.move_pipeline, {"verb": "end"}, name="end_pipeline"),
+    path("pipelines/<int:pipeline>/let-on/", pipelines.let_pipeline_on, name="let_pipeline_on"),
     path("recommendations/", launch.recommendations, name="recommendations"),
     # /fixes/<trial's number>/
     path("fixes/", fix_trials.fixes, name="fixes"),

@@ -29,7 +29,15 @@ from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
 from flywheel.server.api import api
-from flywheel.training.models import Dataset, DatasetBuild, FixTrial, PromptAttempt, PromptSearch, TokenPreview
+from flywheel.training.models import (
+    Dataset,
+    DatasetBuild,
+    FixTrial,
+    Pipeline,
+    PromptAttempt,
+    PromptSearch,
+    TokenPreview,
+)
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.models import Batch, Import, Quarantined
@@ -73,6 +81,7 @@ PAGES = {
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
         training:build training:build_live training:preview training:preview_live training:tried
         training:compare training:run_file training:checkpoints
+        training:pipelines training:pipeline training:pipeline_live
         training:live training:rollouts training:fixes training:fix_trial training:fix_trial_live
         training:searches training:search training:search_live training:proposal
         promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
@@ -119,6 +128,8 @@ PAGES = {
         training:cancel training:resume training:repeat training:checkpoint_version
         training:cancel_rest promotions:propose
         training:choose_preview training:cancel_preview training:resume_preview
+        training:stop_pipeline training:resume_pipeline training:retry_pipeline training:let_pipeline_on
+        training:end_pipeline
         promotions:run_suites
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix
     """,
@@ -164,7 +175,7 @@ CALLS = {
         list_runs get_run list_run_points list_run_alerts list_run_attempts list_run_events
         compare_training_runs list_repeats list_run_files get_run_file list_checkpoints get_training_sweep
         get_run_forecast
-        get_token_preview
+        get_token_preview list_pipelines get_pipeline
         list_candidates get_candidate list_never_events list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
     """,
@@ -198,6 +209,7 @@ CALLS = {
         recommend_fix build_dataset mix_datasets upload_dataset demonstrate check_dataset_contamination
         launch_run forecast_run cancel_run resume_run repeat_run preview_tokens
         cancel_dataset_build resume_dataset_build make_checkpoint_version launch_training_sweep cancel_training_sweep
+        launch_pipeline stop_pipeline resume_pipeline retry_pipeline let_pipeline_on end_pipeline
         propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: """
@@ -406,6 +418,15 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     task = run.task_set.members.filter(split="held-out").first() or run.task_set.members.first()
     assert task is not None
     training = training_run(build)
+    pipeline = Pipeline.objects.create(project=cast.project, base=training.base, created_by=cast.trainer)
+    pipeline.stages.create(
+        number=1,
+        algorithm=training.algorithm,
+        task_set=training.task_set,
+        dataset=training.dataset,
+        tuning=training.tuning,
+        settings=training.settings,
+    )
     learnt = rollout(run)
     api_key, _ = ApiKey.make(cast.project, "test", ["read"], cast.admin)
     price = ModelPrice.objects.create(project=cast.project, model="m", price_in=1, price_out=2)
@@ -547,6 +568,8 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("training", "trial"): fix.pk,
         ("training", "job"): dataset_build.pk,
         ("training", "preview"): preview.pk,
+        ("training", "pipeline"): pipeline.pk,
+        ("training-pipelines", "pipeline_id"): pipeline.pk,
         ("training", "search"): search.pk,
         ("training", "place"): better.place,
         ("dataset-builds", "pk"): dataset_build.pk,

@@ -43,6 +43,7 @@ PAGES: dict[str, tuple[str, Permission]] = {
     "evals:new": ("New eval: score a version", Permission.BUILD),
     "evals:reward_audits": ("Reward audits", Permission.VIEW),
     "training:launch": ("Launch a training run: SFT, DPO, GRPO", Permission.TRAIN),
+    "training:pipelines": ("Pipelines: training in stages", Permission.VIEW),
     "training:fixes": ("Fixes without training: prompt, tools, examples", Permission.VIEW),
     "training:datasets": ("Datasets", Permission.VIEW),
     "agents:new": ("New agent", Permission.BUILD),

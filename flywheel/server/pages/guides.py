@@ -53,6 +53,8 @@ PLACES = {
     "training": "trainer",
     "training:launch": "trainer#launch",
     "training:run": "trainer#watch",
+    "training:pipeline": "trainer#pipelines-one-launch-several-stages",
+    "training:pipelines": "trainer#pipelines-one-launch-several-stages",
     "training:datasets": "datasets",
     "promotions": "approver",
     "settings": "operator#people-and-keys",

@@ -11,6 +11,7 @@ from pydantic import WithJsonSchema, create_model
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.edge.answers import ListQuery, Ref, TraceId, cut_page, page_of, paginate
 from flywheel.edge.numbers import INTEGER
@@ -62,11 +63,9 @@ class AttemptsQuery(ListQuery):
     """Last step."""
 
 
-class RunIn(Body):
-    key: uuid.UUID | None = None
-    """Your own UUID. Repeating a key returns the same run."""
-    base: RefIn
-    """`agent@number` to train; it must have weights here."""
+class ChoicesIn(Body):
+    """Choices for a run, but for its base."""
+
     task_set: RefIn
     """`name@version` whose held-out tasks measure the result."""
     algorithm: str
@@ -89,6 +88,30 @@ class RunIn(Body):
     """Why you chose another fix than the recommended one; required in that case."""
     leave_out: list[int] = []
     """Numbers of train tasks to leave out of a dataset that is built."""
+
+    def request(self, request: HttpRequest, base: Version, key: uuid.UUID) -> verbs.LaunchRequest:
+        """The launch that they are for, with what they name. Raises Refused."""
+        return verbs.LaunchRequest(
+            key=key,
+            base=base,
+            algorithm=self.algorithm,
+            task_set=task_set_of(request, self.task_set),
+            dataset=dataset_by_ref(request, self.dataset),
+            rollouts=eval_of(request, self.rollouts),
+            settings=self.settings,
+            tuning=self.tuning,
+            seed=self.seed,
+            budget=self.budget,
+            leave_out=self.leave_out,
+            override_reason=self.override_reason,
+        )
+
+
+class RunIn(ChoicesIn):
+    key: uuid.UUID | None = None
+    """Your own UUID. Repeating a key returns the same run."""
+    base: RefIn
+    """`agent@number` to train; it must have weights here."""
 
 
 def _of(algorithm: str) -> type[RunIn]:
@@ -138,6 +161,10 @@ class RunOut(Schema):
     override_reason: str
     reward: dict[str, Any]
     """Whether it learns from a reward, the audit of the reward, and who overrode the audit and why."""
+    pipeline: int | None
+    """Id of the pipeline that launched it; null if a person did."""
+    stage: int | None
+    """Number of its stage in that pipeline."""
     state: str
     cancelling: bool = Field(alias="is_cancelling")
     step: int = Field(alias="done")
@@ -163,6 +190,14 @@ class RunOut(Schema):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+
+    @staticmethod
+    def resolve_pipeline(row: TrainingRun) -> int | None:
+        return row.stage.pipeline_id if row.stage else None
+
+    @staticmethod
+    def resolve_stage(row: TrainingRun) -> int | None:
+        return row.stage.number if row.stage else None
 
     @staticmethod
     def resolve_reward(row: TrainingRun) -> dict[str, Any]:
@@ -294,20 +329,7 @@ def launch_run(request: HttpRequest, asked: LaunchIn) -> Status[TrainingRun]:
 
 
 def _request(request: HttpRequest, asked: RunIn) -> verbs.LaunchRequest:
-    return verbs.LaunchRequest(
-        key=asked.key or uuid.uuid4(),
-        base=version_of(request, asked.base, "base"),
-        algorithm=asked.algorithm,
-        task_set=task_set_of(request, asked.task_set),
-        dataset=dataset_by_ref(request, asked.dataset),
-        rollouts=eval_of(request, asked.rollouts),
-        settings=asked.settings,
-        tuning=asked.tuning,
-        seed=asked.seed,
-        budget=asked.budget,
-        leave_out=asked.leave_out,
-        override_reason=asked.override_reason,
-    )
+    return asked.request(request, version_of(request, asked.base, "base"), asked.key or uuid.uuid4())
 
 
 @router.post("/training-runs/forecast", response=ForecastedOut, auth=Key(Scope.TRAIN))
@@ -422,7 +444,8 @@ def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:
         "dataset",
         "produced__agent",
         "created_by",
-        "reward_audit",
+        "stage",
+        "reward_audit__run__version__agent",
         "audit_override__created_by",
     )
 

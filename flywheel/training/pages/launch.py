@@ -33,9 +33,9 @@ from flywheel.training.launch import (
     validation_split,
 )
 from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, inherited_of, lightest
-from flywheel.training.models import Dataset, Recommendation, TokenPreview, TrainingRun
+from flywheel.training.models import Dataset, Pipeline, Recommendation, TokenPreview, TrainingRun
 from flywheel.training.pages import launch_form
-from flywheel.training.pages.launching import hosted_training
+from flywheel.training.pages.launching import hosted_training, stage_forms
 from flywheel.training.pages.runs import run_of
 from flywheel.trajectories.annotations.project_buckets import name_of
 
@@ -62,22 +62,30 @@ def launch_page(request: PageRequest) -> HttpResponse:
     if "like" in request.GET:
         data = launch_form.as_data(run_of(request, key(request.GET["like"]) or 0))
     form = launch_form.LaunchForm(request.project, data)
-    made = None
-    if request.method == "POST":
+    shown = form
+    made: list[TrainingRun] | Pipeline | TokenPreview | None = None
+    if "back" in data:
+        shown = stage_forms.before(form)
+    elif request.method == "POST" and "then" in data:
+        shown = stage_forms.following(form, request.actor) or form
+    elif request.method == "POST":
         made = _preview(request, form) if "preview" in data else _launch(request, form)
     if made:
         address = _address(request, made)
         return HttpResponseClientRedirect(address) if request.htmx else redirect(address)
-    status = 422 if request.method == "POST" else 200
-    response = answer(request, "training/launch.html", "training/_launch.html", _launch_context(request, form), status)
+    status = 422 if request.method == "POST" and shown is form else 200
+    context = _launch_context(request, shown)
+    response = answer(request, "training/launch.html", "training/_launch.html", context, status)
     if request.method == "GET" and wants_fragment(request):
-        response["HX-Replace-Url"] = f"{request.path}?{_chosen(form)}"
+        response["HX-Replace-Url"] = f"{request.path}?{_chosen(shown)}"
     return response
 
 
-def _address(request: PageRequest, made: list[TrainingRun] | TokenPreview) -> str:
+def _address(request: PageRequest, made: list[TrainingRun] | Pipeline | TokenPreview) -> str:
     """The page of what was made: of several runs, the one that compares them."""
     slug = request.project.slug
+    if isinstance(made, Pipeline):
+        return reverse("training:pipeline", args=[slug, made.pk])
     if isinstance(made, TokenPreview):
         return reverse("training:preview", args=[slug, made.pk])
     if len(made) == 1:
@@ -86,8 +94,10 @@ def _address(request: PageRequest, made: list[TrainingRun] | TokenPreview) -> st
     return f"{reverse('training:compare', args=[slug])}?{chosen}"
 
 
-def _launch(request: PageRequest, form: launch_form.LaunchForm) -> list[TrainingRun] | None:
-    """The run, or those of the sweep; None with everything that is wrong noted in the form."""
+def _launch(request: PageRequest, form: launch_form.LaunchForm) -> list[TrainingRun] | Pipeline | None:
+    """The run, those of the sweep, or the pipeline; None with everything that is wrong noted in the form."""
+    if form.earlier:
+        return stage_forms.launch(form, request.actor)
     if wanted := form.request():
         with form.refusals():
             if form.grid:
@@ -127,6 +137,8 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "task_sets": _offered(TaskSet.objects.filter(project=request.project).order_by("-pk"), form.refs["task_set"]),
         "algorithms": ALGORITHMS.values(),
         "recommendation": recommendation,
+        "earlier": stage_forms.outline(form),
+        "gate_fields": stage_forms.gate_fields(form),
     }
     if base is None or task_set is None or recommendation is None:
         return context
@@ -149,7 +161,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         None,
     )
     return context | {
-        "why_reason": run_control.needs_reason(form.known.name, recommendation),
+        "why_reason": "" if form.earlier else run_control.needs_reason(form.known.name, recommendation),
         "baseline": baseline,
         "success": launch_estimate.success_of(baseline),
         "data": data,
@@ -236,5 +248,6 @@ def _chosen(form: launch_form.LaunchForm) -> str:
         **form.refs,
         "algorithm": form.known.name,
         **{name: str(row.pk if isinstance(row, EvalRun) else row) for name, row in rows.items() if row},
+        "earlier": form.earlier_text,
     }
     return urlencode({name: value for name, value in kept.items() if value})

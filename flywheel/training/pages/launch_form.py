@@ -40,11 +40,14 @@ from flywheel.training.launch.run_control import (
     usual_mode,
 )
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
+from flywheel.training.pipelines.stage_gates import LIMITS
 
 PREFIX = "set."
+MOST_EARLIER = 8_000
+"""Characters in which the stages before this one are kept."""
 _ROWS = ("key", "base", "task_set", "dataset", "rollouts")
 _FIRST = {
-    **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on", "grid", *UNITS), ""),
+    **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on", "grid", *UNITS, "earlier", *LIMITS), ""),
     "mode": "full",
     "seed": "1",
     "rank": str(LORA["rank"]),
@@ -103,6 +106,15 @@ class LaunchForm(ObjectForm):
         """The eval whose nearly always or never solved tasks shall not be practised."""
         return self._eval(self.cleaned_data["leave_out"])
 
+    def clean_earlier(self) -> list[dict[str, str]]:
+        """The stages of a pipeline before the one that the form is about, each as this form sends its choices."""
+        text = self.cleaned_data["earlier"]
+        with suppress(ValueError, RecursionError):
+            found = json.loads(text[:MOST_EARLIER]) if text else []
+            if isinstance(found, list) and all(isinstance(each, dict) for each in found):
+                return [{name: str(value) for name, value in each.items()} for each in found]
+        raise forms.ValidationError("the stages before this one cannot be read; start again with the first")
+
     def clean(self) -> dict[str, Any]:
         """Take the algorithm that was chosen, else the recommended one, and leave out what it cannot learn from."""
         chosen = self.cleaned_data
@@ -128,6 +140,20 @@ class LaunchForm(ObjectForm):
     @property
     def task_set(self) -> TaskSet | None:
         return self.cleaned_data.get("task_set")
+
+    @property
+    def earlier(self) -> list[dict[str, str]]:
+        return self.cleaned_data.get("earlier") or []
+
+    @property
+    def earlier_text(self) -> str:
+        """The same, as its field holds them."""
+        return json.dumps(self.earlier) if self.earlier else ""
+
+    @property
+    def stage(self) -> int:
+        """The number of the stage that it is about."""
+        return len(self.earlier) + 1
 
     @property
     def refs(self) -> dict[str, str]:
@@ -176,6 +202,18 @@ class LaunchForm(ObjectForm):
         ranks = {name: number(self.cleaned_data.get(name, ""), most=MAX_RANK) or LORA[name] for name in LORA}
         return {"mode": "lora", **ranks}
 
+    def gate(self) -> dict[str, float]:
+        """The limits of the gate before the stage, as shares; what cannot be read is noted at its field."""
+        shares: dict[str, float] = {}
+        for name in LIMITS if self.earlier else ():
+            text = self.cleaned_data[name].removesuffix("%").strip()
+            if text:
+                with suppress(ValueError):
+                    shares[name] = float(text) / 100
+                if not 0 <= shares.get(name, -1) <= 1:
+                    self.refuse(name, f"{text[:20]!r} is not a percentage from 0 to 100")
+        return shares
+
     def request(self) -> LaunchRequest | None:
         """Return the launch that the form asks for; None with every problem noted at its field."""
         chosen, settings, tuning = self.cleaned_data, self._settings(), self._tuning()
@@ -221,7 +259,9 @@ class LaunchForm(ObjectForm):
             name, problem = "passed_on", f"{name}: {problem}"
         elif PREFIX + name in self.fields:
             name = PREFIX + name
-        super().refuse({"override_reason": "reason", "kind": "algorithm"}.get(name, name), problem)
+        name = name.removeprefix("gate.")
+        names = {"override_reason": "reason", "kind": "algorithm", "gate": next(iter(LIMITS))}
+        super().refuse(names.get(name, name), problem)
 
     def unread(self, text: str) -> str:
         return text

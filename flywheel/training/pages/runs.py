@@ -223,7 +223,8 @@ def run_of(request: PageRequest, pk: int) -> TrainingRun:
         "evaluation",
         "recommendation",
         "created_by",
-        "reward_audit",
+        "stage__pipeline",
+        "reward_audit__run__version__agent",
         "audit_override__created_by",
     )
     return get_object_or_404(rows, project=request.project, pk=pk)

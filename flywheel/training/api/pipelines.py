@@ -1,0 +1,202 @@
+"""Pipelines of training for programs: launch one, follow it, decide at its gates."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Status
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import one
+from flywheel.edge.schemas import Body, RefIn, Schema
+from flywheel.evals.api.references import version_of
+from flywheel.training.api.runs import ChoicesIn
+from flywheel.training.models import Pipeline, PipelineStage
+from flywheel.training.pipelines import pipeline_control
+
+router = Router(tags=["training"])
+
+
+class GateIn(Body):
+    """Limits on what the run of the stage before reached on validation, as shares; null for none."""
+
+    min_success: float | None = Field(None, ge=0, le=1)
+    """Smallest share of the validation tasks that it solves."""
+    min_format: float | None = Field(None, ge=0, le=1)
+    """Smallest share of its answers that the agent's program can read."""
+    max_unsafe: float | None = Field(None, ge=0, le=1)
+    """Greatest share of its attempts that do harm."""
+
+
+class StageIn(ChoicesIn):
+    gate: GateIn | None = None
+    """What the stage before must reach for this one to begin; the first stage has none."""
+
+
+class PipelineIn(Body):
+    key: uuid.UUID | None = None
+    """Your own UUID. Repeating a key returns the same pipeline."""
+    base: RefIn
+    """`agent@number` that the first stage trains; each further stage trains the version that the stage before made."""
+    stages: list[StageIn]
+    """2 to 6 stages, in order."""
+
+
+class ReasonIn(Body):
+    reason: str
+    """Why it may go on; kept with the pipeline."""
+
+
+class CheckOut(Schema):
+    name: str
+    """`min_success`, `min_format` or `max_unsafe`."""
+    label: str
+    limit: float
+    share: float | None
+    """Share that was measured; null if it was not measured."""
+    n: int
+    """Validation tasks that were scored."""
+    holds: bool
+
+
+class LetOnOut(Schema):
+    by: str
+    reason: str
+    at: datetime
+
+
+class EntryOut(Schema):
+    run: int
+    """Id of the run that was judged."""
+    checks: list[CheckOut]
+    let_on: LetOnOut | None = None
+    """Who let the pipeline go on though a check does not hold."""
+
+
+class StageOut(Schema):
+    number: int
+    algorithm: str
+    task_set: Ref
+    dataset: Ref
+    tuning: dict[str, Any]
+    settings: dict[str, Any]
+    seed: int
+    """Seed of the first attempt; each further attempt takes the next."""
+    override_reason: str
+    gate: dict[str, float]
+    """Limits by name."""
+    entry: EntryOut | None
+    """How its gate was judged last; null before that."""
+    attempt: int
+    """How many times it has been begun, including now."""
+    runs: list[int]
+    """Ids of its training runs, one for each attempt, oldest first."""
+    produced: Ref | None
+    """Version that its last attempt made."""
+
+    @staticmethod
+    def resolve_entry(row: PipelineStage) -> dict[str, Any] | None:
+        return row.entry or None
+
+    @staticmethod
+    def resolve_runs(row: PipelineStage) -> list[int]:
+        return sorted(run.pk for run in row.runs.all())
+
+    @staticmethod
+    def resolve_produced(row: PipelineStage) -> Any:
+        newest = max(row.runs.all(), key=lambda run: run.pk, default=None)
+        return newest.produced if newest else None
+
+
+class PipelineOut(Schema):
+    id: int
+    base: Ref
+    state: str
+    """`running`, `at_gate` (a gate was not passed), `stopped`, `finished` or `ended`."""
+    at: int
+    """Number of the current stage."""
+    problem: str
+    """Why it does not go on; empty while it does."""
+    stages: list[StageOut]
+    created_by: Ref
+    created_at: datetime
+    finished_at: datetime | None
+
+    @staticmethod
+    def resolve_stages(row: Pipeline) -> list[PipelineStage]:
+        return list(row.stages.all())
+
+
+@router.post("/training-pipelines", response={200: PipelineOut, 201: PipelineOut}, auth=Key(Scope.TRAIN))
+def launch_pipeline(request: HttpRequest, asked: PipelineIn) -> Status[Pipeline]:
+    """Check every stage as a training run is checked, freeze all inputs, and begin the first stage. An error names the
+    stage and its field, such as `stages.2.settings.steps`. Repeating a key returns the existing pipeline with 200."""
+    key = asked.key or uuid.uuid4()
+    base = version_of(request, asked.base, "base")
+    stages = []
+    for number, stage in enumerate(asked.stages, 1):
+        with pipeline_control.at_stage(number):
+            run = stage.request(request, base, uuid.uuid4())
+        stages.append(pipeline_control.StageRequest(run=run, gate=stage.gate.model_dump() if stage.gate else {}))
+    made, is_new = pipeline_control.create(key=key, stages=stages, actor=keyed(request).actor)
+    return Status(201 if is_new else 200, _pipeline(request, made.pk))
+
+
+@router.get("/training-pipelines", response=page_of(PipelineOut), auth=Key(Scope.READ))
+def list_pipelines(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
+    """List pipelines, newest first."""
+    return paginate(_pipelines(request), query)
+
+
+@router.get("/training-pipelines/{pipeline_id}", response=PipelineOut, auth=Key(Scope.READ))
+def get_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
+    """Return one pipeline with its stages."""
+    return _pipeline(request, pipeline_id)
+
+
+@router.post("/training-pipelines/{pipeline_id}/stop", response=PipelineOut, auth=Key(Scope.TRAIN))
+def stop_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
+    """Stop it; the current run saves a checkpoint. 409 unless it is running."""
+    pipeline_control.stop(_pipeline(request, pipeline_id), keyed(request).actor)
+    return _pipeline(request, pipeline_id)
+
+
+@router.post("/training-pipelines/{pipeline_id}/resume", response=PipelineOut, auth=Key(Scope.TRAIN))
+def resume_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
+    """Continue where it stopped, with the run from its newest checkpoint. 409 unless it is stopped."""
+    pipeline_control.resume(_pipeline(request, pipeline_id), keyed(request).actor)
+    return _pipeline(request, pipeline_id)
+
+
+@router.post("/training-pipelines/{pipeline_id}/retry", response=PipelineOut, auth=Key(Scope.TRAIN))
+def retry_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
+    """Train the current stage again in a new run, with the next seed. 409 unless it is stopped or at a gate."""
+    pipeline_control.retry(_pipeline(request, pipeline_id), keyed(request).actor)
+    return _pipeline(request, pipeline_id)
+
+
+@router.post("/training-pipelines/{pipeline_id}/let-on", response=PipelineOut, auth=Key(Scope.TRAIN))
+def let_pipeline_on(request: HttpRequest, pipeline_id: int, asked: ReasonIn) -> Pipeline:
+    """Let it continue though its gate was not passed, with a reason for the record. 409 unless it is at a gate."""
+    pipeline_control.let_on(_pipeline(request, pipeline_id), keyed(request).actor, asked.reason)
+    return _pipeline(request, pipeline_id)
+
+
+@router.post("/training-pipelines/{pipeline_id}/end", response=PipelineOut, auth=Key(Scope.TRAIN))
+def end_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
+    """End it for good. Everything that its stages made is kept. 409 if it is over."""
+    pipeline_control.end(_pipeline(request, pipeline_id), keyed(request).actor)
+    return _pipeline(request, pipeline_id)
+
+
+def _pipelines(request: HttpRequest) -> QuerySet[Pipeline]:
+    rows = Pipeline.objects.filter(project=keyed(request).project).select_related("base__agent", "created_by")
+    return rows.prefetch_related("stages__task_set", "stages__dataset", "stages__runs__produced__agent")
+
+
+def _pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
+    return one(_pipelines(request), pk=pipeline_id)

@@ -1,0 +1,124 @@
+"""A pipeline on the launch page: the one form, filled in for a stage after the other.
+
+The stages before the one that is shown travel in its field `earlier`, each as the texts that the form sent, without
+what is at its default. They are read by the form again, so that nothing is checked in another way than a launch.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.forms import BoundField
+
+from flywheel.accounts.actors import Actor
+from flywheel.core import recipes
+from flywheel.core.recipes import ALGORITHMS
+from flywheel.edge.refusals import Refused
+from flywheel.training.launch.run_budgets import UNITS
+from flywheel.training.launch.run_control import LaunchRequest
+from flywheel.training.models import Pipeline
+from flywheel.training.pages.launch_form import LaunchForm, settings_as_data
+from flywheel.training.pipelines import pipeline_control
+from flywheel.training.pipelines.pipeline_control import StageRequest
+from flywheel.training.pipelines.stage_gates import LIMITS
+
+KEPT = ("mode", "rank", "alpha", "seed", "reason", *UNITS, *LIMITS)
+"""Choices that are kept as they were written; rows are kept by name, and settings where they are no default."""
+
+
+def launch(form: LaunchForm, actor: Actor) -> Pipeline | None:
+    """The pipeline of the stages before and the one in the form; None with everything that is wrong noted in it."""
+    if (stages := _requests(form)) is not None:
+        with _refusals(form):
+            made, _ = pipeline_control.create(key=form.cleaned_data["key"], stages=stages, actor=actor)
+            return made
+    return None
+
+
+def following(form: LaunchForm, actor: Actor) -> LaunchForm | None:
+    """The empty form of the next stage, once the stages so far are right; None with everything that is wrong noted."""
+    if (stages := _requests(form)) is not None:
+        if len(stages) >= pipeline_control.MOST_STAGES:
+            form.refuse("earlier", f"a pipeline has at most {pipeline_control.MOST_STAGES} stages")
+            return None
+        with _refusals(form):
+            pipeline_control.check(stages, actor)
+            return _shown(form, [*form.earlier, _as_data(form, stages[-1].run)], {})
+    return None
+
+
+def before(form: LaunchForm) -> LaunchForm:
+    """The form of the stage before the one that is shown, which is dropped."""
+    *earlier, last = form.earlier or [{}]
+    return _shown(form, earlier, last)
+
+
+def outline(form: LaunchForm) -> list[dict[str, Any]]:
+    """The stages before the one that the form is about, in a few words each."""
+    return [
+        {"label": ALGORITHMS[name].label if (name := each.get("algorithm", "")) in ALGORITHMS else name, **each}
+        for each in form.earlier
+    ]
+
+
+def gate_fields(form: LaunchForm) -> list[tuple[BoundField, str]]:
+    """The fields of the gate before the stage, each with its label."""
+    sides = {True: "at least", False: "at most"}
+    return [(form[name], f"{limit.label.capitalize()}, {sides[limit.is_least]}") for name, limit in LIMITS.items()]
+
+
+def _requests(form: LaunchForm) -> list[StageRequest] | None:
+    """What the stages ask for, each with its base and gate; None with everything that is wrong noted in the form."""
+    stages = []
+    for number, data in enumerate(form.earlier, 1):
+        stage = LaunchForm(form.project, {**data, "earlier": json.dumps(form.earlier[: number - 1])})
+        run, gate = stage.request(), stage.gate()
+        if run is None or stage.errors:
+            problems = "; ".join(f"{name}: {' '.join(map(str, each))}" for name, each in stage.errors.items())
+            form.refuse("earlier", f"stage {number}: {problems}")
+            return None
+        stages.append(StageRequest(run=run, gate=gate))
+    gate, run = form.gate(), form.request()
+    if form.grid:
+        form.refuse("grid", "a stage of a pipeline is a single run; leave the grid empty")
+    if run is None or form.errors:
+        return None
+    return [*stages, StageRequest(run=run, gate=gate)]
+
+
+@contextmanager
+def _refusals(form: LaunchForm) -> Iterator[None]:
+    """Go on after a refusal inside, which is shown at its field of this stage or above the form for another."""
+    try:
+        yield
+    except Refused as error:
+        own = f"stages.{form.stage}."
+        if error.field.startswith(own):
+            form.refuse(error.field.removeprefix(own), error.problem)
+        else:
+            form.refuse("earlier", str(error))
+
+
+def _as_data(form: LaunchForm, run: LaunchRequest) -> dict[str, str]:
+    """The choices of a stage as the form reads them."""
+    chosen = {name: form[name].data or "" for name in KEPT}
+    rows = {"base": run.base, "task_set": run.task_set, "dataset": run.dataset}
+    evals = {name: form.cleaned_data.get(name) for name in ("rollouts", "leave_out")}
+    data = {
+        **chosen,
+        **{name: str(row) for name, row in rows.items() if row},
+        **{name: str(row.pk) for name, row in evals.items() if row},
+        "algorithm": run.algorithm,
+        **settings_as_data(run.settings),
+    }
+    return {name: text for name, text in data.items() if text}
+
+
+def _shown(form: LaunchForm, earlier: list[dict[str, str]], data: dict[str, str]) -> LaunchForm:
+    """A form of the same base and set with these choices; a further stage practises what the first ones showed, unless
+    somebody chooses otherwise."""
+    usual = {**form.refs, "key": str(form.cleaned_data["key"]), "earlier": json.dumps(earlier) if earlier else ""}
+    if earlier and "algorithm" not in data:
+        usual["algorithm"] = recipes.offered(fix="rlvr").name
+    return LaunchForm(form.project, {**usual, **data})
