@@ -1,4 +1,4 @@
-"""What a pipeline does next by itself: begin a stage, judge a gate, stop, finish.
+"""The steps that a pipeline takes by itself: begin a stage, judge a gate, stop, finish.
 
     advance(pk)      one pipeline, as far as it can go now
     sweep()          all that are running; beat does it every few seconds

@@ -108,7 +108,7 @@ def limits_of(gate: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def sentence(checks: list[dict[str, Any]]) -> str:
-    """What does not hold, with its numbers: "validation success is 43% of 20 tasks, and at least 60% is asked"."""
+    """Every limit that does not hold: "validation success: 43% of 20 tasks, at least 60% is required"."""
     return "; ".join(_fault(check) for check in checks if not check["holds"])
 
 

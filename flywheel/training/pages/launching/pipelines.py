@@ -104,7 +104,7 @@ def _step(
 
 
 def _outlook(pipeline: Pipeline, steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """What it waits for besides a run, and the comparison of what the last stage made with its base."""
+    """The eval that it waits for, and the comparison of what the last stage made with its base."""
     now, last = steps[pipeline.at - 1], steps[-1]["run"]
     waits_for = compared = None
     if pipeline.state == Pipeline.State.RUNNING and now["run"] is None and pipeline.at > 1:

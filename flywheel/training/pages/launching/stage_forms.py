@@ -69,7 +69,7 @@ def gate_fields(form: LaunchForm) -> list[tuple[BoundField, str]]:
 
 
 def _requests(form: LaunchForm) -> list[StageRequest] | None:
-    """What the stages ask for, each with its base and gate; None with everything that is wrong noted in the form."""
+    """The stages as launches, each with its gate; None with everything that is wrong noted in the form."""
     stages = []
     for number, data in enumerate(form.earlier, 1):
         stage = LaunchForm(form.project, {**data, "earlier": json.dumps(form.earlier[: number - 1])})
