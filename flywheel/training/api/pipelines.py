@@ -21,7 +21,7 @@ from flywheel.training.pipelines import pipeline_control
 router = Router(tags=["training"])
 
 
-class GateIn(Body):
+class PipelineGateIn(Body):
     """Limits on what the run of the stage before reached on validation, as shares; null for none."""
 
     min_success: float | None = Field(None, ge=0, le=1)
@@ -32,8 +32,8 @@ class GateIn(Body):
     """Greatest share of its attempts that do harm."""
 
 
-class StageIn(ChoicesIn):
-    gate: GateIn | None = None
+class PipelineStageIn(ChoicesIn):
+    gate: PipelineGateIn | None = None
     """What the stage before must reach for this one to begin; the first stage has none."""
 
 
@@ -42,16 +42,16 @@ class PipelineIn(Body):
     """Your own UUID. Repeating a key returns the same pipeline."""
     base: RefIn
     """`agent@number` that the first stage trains; each further stage trains the version that the stage before made."""
-    stages: list[StageIn]
+    stages: list[PipelineStageIn]
     """2 to 6 stages, in order."""
 
 
-class ReasonIn(Body):
+class PipelineReasonIn(Body):
     reason: str
     """Why it may go on; kept with the pipeline."""
 
 
-class CheckOut(Schema):
+class PipelineCheckOut(Schema):
     name: str
     """`min_success`, `min_format` or `max_unsafe`."""
     label: str
@@ -63,21 +63,21 @@ class CheckOut(Schema):
     holds: bool
 
 
-class LetOnOut(Schema):
+class PipelineLetOnOut(Schema):
     by: str
     reason: str
     at: datetime
 
 
-class EntryOut(Schema):
+class PipelineEntryOut(Schema):
     run: int
     """Id of the run that was judged."""
-    checks: list[CheckOut]
-    let_on: LetOnOut | None = None
+    checks: list[PipelineCheckOut]
+    let_on: PipelineLetOnOut | None = None
     """Who let the pipeline go on though a check does not hold."""
 
 
-class StageOut(Schema):
+class PipelineStageOut(Schema):
     number: int
     algorithm: str
     task_set: Ref
@@ -89,7 +89,7 @@ class StageOut(Schema):
     override_reason: str
     gate: dict[str, float]
     """Limits by name."""
-    entry: EntryOut | None
+    entry: PipelineEntryOut | None
     """How its gate was judged last; null before that."""
     attempt: int
     """How many times it has been begun, including now."""
@@ -121,7 +121,7 @@ class PipelineOut(Schema):
     """Number of the current stage."""
     problem: str
     """Why it does not go on; empty while it does."""
-    stages: list[StageOut]
+    stages: list[PipelineStageOut]
     created_by: Ref
     created_at: datetime
     finished_at: datetime | None
@@ -180,7 +180,7 @@ def retry_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
 
 
 @router.post("/training-pipelines/{pipeline_id}/let-on", response=PipelineOut, auth=Key(Scope.TRAIN))
-def let_pipeline_on(request: HttpRequest, pipeline_id: int, asked: ReasonIn) -> Pipeline:
+def let_pipeline_on(request: HttpRequest, pipeline_id: int, asked: PipelineReasonIn) -> Pipeline:
     """Let it continue though its gate was not passed, with a reason for the record. 409 unless it is at a gate."""
     pipeline_control.let_on(_pipeline(request, pipeline_id), keyed(request).actor, asked.reason)
     return _pipeline(request, pipeline_id)
