@@ -17,7 +17,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused
-from flywheel.training.launch import leak_refusals, run_control
+from flywheel.training.launch import leak_refusals, run_budgets, run_control
 from flywheel.training.launch.run_control import LaunchRequest
 from flywheel.training.models import Dataset, Pipeline, PipelineStage, TrainingRun
 from flywheel.training.pipelines import pipeline_steps, stage_gates
@@ -135,7 +135,7 @@ def resume(pipeline: Pipeline, actor: Actor) -> Pipeline:
     with _moved(pipeline, actor, "resume", Pipeline.State.STOPPED) as row:
         run = _run_at_rest(row)
         if run and run.state in (State.FAILED, State.CANCELLED):
-            run.resume(actor)
+            run_budgets.resume(run, actor)
         row.state, row.problem = Pipeline.State.RUNNING, ""
     return row
 
