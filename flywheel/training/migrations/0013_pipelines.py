@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         ('accounts', '0003_prices'),
         ('agents', '0003_attempts'),
         ('environments', '0003_unproved_tasks'),
-        ('training', '0011_budgets'),
+        ('training', '0012_training_attempts'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
