@@ -26,11 +26,12 @@ def test_an_algorithm_has_defaults_of_its_own_only_for_settings_that_it_has(algo
 
 
 def test_what_is_offered_follows_from_the_data_or_the_fix() -> None:
-    assert [recipes.offered(data=data).name for data in ("sft", "pairs", "tasks", "thumbs")] == [
+    assert [recipes.offered(data=data).name for data in ("sft", "pairs", "tasks", "thumbs", "scored")] == [
         "sft",
         "dpo",
         "grpo",
         "kto",
+        "awr",
     ]
     assert [recipes.offered(fix=fix).name for fix in ("sft", "dpo", "rlvr")] == ["sft", "dpo", "grpo"]
     assert recipes.offered(fix="prompt").name == "sft"

@@ -1,5 +1,7 @@
-"""Supervised fine-tuning: TRL's SFTTrainer on `{"task_id", "prompt", "completion"}` rows, loss on the completion."""
+"""Supervised fine-tuning: TRL's SFTTrainer on `{"task_id", "prompt", "completion"}` rows, loss on the completion; and
+AWR, which is that trainer on scored attempts, each with its weight."""
 
+from functools import partial
 from typing import Any
 
 from flywheel.core.envs import Environment
@@ -30,12 +32,18 @@ def build(run: Run, loaded: Any, env: Environment, data: run_spec.Data) -> Any:
         from trl.trainer.sft_trainer import SFTTrainer
 
         from workers.trainers import training_loop
+        from workers.trainers.attempts.weighted_imitation import Weighing, WeightedTrainer
         from workers.trainers.weights import trained_policy
 
-    limit, _ = trained_policy.longest(loaded.model, run.spec.settings)
-    return SFTTrainer(
+    settings, fields = run.spec.settings, dict[str, Any]()
+    trainer: Any = SFTTrainer
+    if run.spec.algorithm == "awr":
+        trainer = partial(WeightedTrainer, about=Weighing.of(settings), rows=data.train, warn=run.warn)
+        fields["remove_unused_columns"] = False  # by the place of its row a sequence is weighed
+    limit, _ = trained_policy.longest(loaded.model, settings)
+    return trainer(
         model=loaded.model,
-        args=training_loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=limit),
+        args=training_loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=limit, **fields),
         train_dataset=trained_policy.training_rows(data.train, ("prompt", "completion"), env),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,

@@ -81,7 +81,7 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
     values = _usual(_algorithm(algorithm))
     if _is_big(parameters):
         values |= {name: value for name, value in _BIG.items() if name in values}
-        values["learning_rate"] = _BIG_RATES[algorithm == "sft", mode == "lora"]
+        values["learning_rate"] = _BIG_RATES[ALGORITHMS[algorithm].trainer == "sft", mode == "lora"]
     return values
 
 
@@ -135,7 +135,7 @@ _BIG = {
 """Settings of big models, whose answers are longer, whose activations fill the memory, and which learn the rows of a
 small team by heart before the last step."""
 _BIG_RATES = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, True): 1e-5}
-"""Learning rates of big models, by whether it is SFT and whether it is LoRA."""
+"""Learning rates of big models, by whether it imitates (SFT and AWR) and whether it is LoRA."""
 
 
 def _usual(algorithm: Algorithm) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Data = Literal["sft", "pairs", "tasks", "thumbs"]
-"""What an algorithm learns from: corrected answers, preferred and rejected answers, tasks that it tries itself, or
-single answers, each with a thumb up or down."""
+Data = Literal["sft", "pairs", "tasks", "thumbs", "scored"]
+"""What an algorithm learns from: corrected answers, preferred and rejected answers, tasks that it tries itself, single
+answers, each with a thumb up or down, or attempts that were scored when they were made."""
 
 Fix = Literal["sft", "dpo", "rlvr", "environment_rl"]
 """The steps of the fix ladder that are a training run."""
@@ -137,6 +137,15 @@ ALGORITHMS: dict[str, Algorithm] = {
             # Ten times that rate took the reference policy, after SFT, from 21.6 to 6.9 % of its held-out tasks: most
             # of its answers were bad, and it unlearnt what was right in them.
             own={"steps": 60, "batch_size": 16, "learning_rate": 1e-5, "beta": 0.1},
+        ),
+        Algorithm(
+            "awr",
+            "AWR",
+            trainer="sft",
+            data="scored",
+            fixes=(),
+            description="Advantage-weighted regression: imitate recorded attempts, the more the better they scored "
+            "than others at the same task. Nothing new is sampled; for attempts that are there already.",
         ),
         _grpo(
             "importance_sampling",

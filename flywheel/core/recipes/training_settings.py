@@ -70,7 +70,8 @@ _ROWS = [
     ),
     Setting(
         "batch_size", int, 32,
-        "What one step learns from: rows (SFT, KTO), pairs (DPO) or completions (the others: tasks × num_generations).",
+        "What one step learns from: rows (SFT, AWR, KTO), pairs (DPO) or completions (the others: tasks × "
+        "num_generations).",
         reinforced=128, min=1, max=65_536, shown=True,
     ),
     Setting(
@@ -248,6 +249,22 @@ _ROWS = [
         "undesirable_weight", float, 0.0,
         "Weight of a bad answer in the loss. 0 makes up for how many there are: rows / (2 × bad rows).",
         algorithms=("kto",), min=0.0, max=1000.0, shown=True,
+    ),
+    Setting(
+        "advantage_scale", float, 0.3,
+        "An attempt weighs exp(advantage / this), its advantage being its score less the mean of its group. Lower "
+        "learns from the best alone, higher imitates all alike.",
+        algorithms=("awr",), min=0.01, max=100.0, shown=True,
+    ),
+    Setting(
+        "max_weight", float, 20.0, "No attempt weighs more than this, before weights are divided by their mean.",
+        algorithms=("awr",), min=1.0, max=1_000_000.0,
+    ),
+    Setting(
+        "max_ratio", float, 2.0,
+        "Where log-probabilities were recorded, a token counts by how much likelier it is for the policy in training, "
+        "at most this much. 0 leaves them aside.",
+        algorithms=("awr",), min=0.0, max=100.0,
     ),
 ]  # fmt: skip
 

@@ -21,6 +21,7 @@ TERMS: Final[dict[str, str]] = {
     "GRPO": "Reinforcement learning: several attempts at each task, and the better ones are made more likely.",
     "held-out": "Tasks that are never trained on. They measure whether a version is better.",
     "interval": "The range that holds the true value in 95 of 100 cases. Wider means less certain.",
+    "AWR": "Training on recorded attempts: the better one scored, the more it is imitated.",
     "KTO": "Training on single answers, each with a thumb up or down.",
     "margin": "The harm that you tolerate. A guard counts when the harm is shown to be larger.",
     "n": "How many attempts, tasks or runs a number comes from.",

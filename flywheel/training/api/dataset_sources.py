@@ -33,7 +33,8 @@ class DemonstrateIn(Body):
     """Trace ids in place of the filter, at most 500."""
     good: str = "good"
     """`good` for trajectories that people or feedback call good, `filter` for everything that matches. `thumbs` for
-    those called good and those called bad: each answer becomes a row with its thumb, for KTO."""
+    those called good and those called bad: each answer becomes a row with its thumb, for KTO. `scores` for those that
+    have a score: each answer becomes a row with the score of the whole, for AWR."""
     start: int = Field(1, ge=1, le=10_000)
     """Position of the first of the agent's messages to learn from, counted from 1."""
     steps: dict[str, str] = {}
@@ -56,7 +57,7 @@ class UploadQuery(Schema):
     language: str = ""
     """Language of the data."""
     kind: str = ""
-    """`sft`, `pairs`, `thumbs` or `prompts`; if empty, that of the first valid row."""
+    """`sft`, `pairs`, `thumbs`, `scored` or `prompts`; if empty, that of the first valid row."""
     file_name: str = ""
     """Name of the file, for messages."""
     key: uuid.UUID | None = None
@@ -99,6 +100,9 @@ class SourcedOut(Schema):
     duplicates: int
     thumbs: dict[str, int]
     """Rows with a thumb up (`true`) and down (`false`); empty for other kinds."""
+    scores: dict[str, float]
+    """`attempts`, `groups`, `telling` (groups in which one attempt is better than another), `least` and `most`; empty
+    for other kinds."""
     left_out: list[LeftOutOut]
     """Trajectories or rows that were left out, by reason."""
     problems: list[RowProblemOut]
@@ -110,8 +114,9 @@ class SourcedOut(Schema):
 
 @router.post("/datasets/from-trajectories", response={200: SourcedOut, 202: BuildOut}, auth=Key(Scope.TRAIN))
 def demonstrate(request: HttpRequest, asked: DemonstrateIn) -> Status[Any]:
-    """Create demonstrations from trajectories that people or feedback call good, or answers with a thumb from good and
-    bad ones. Failed steps stay in the context but carry no loss, and nothing is used that the project measures with."""
+    """Create demonstrations from trajectories that people or feedback call good, or answers with a thumb or a score
+    from good and bad ones. Failed steps stay in the context but carry no loss, and nothing is used that the project
+    measures with."""
     fields = asked.dict(exclude={"name", "version", "preview", "key"})
     wanted = Wanted(version=version_of(request, asked.version), **fields)
     if asked.preview:
@@ -123,9 +128,9 @@ def demonstrate(request: HttpRequest, asked: DemonstrateIn) -> Status[Any]:
 
 @router.post("/datasets/upload", response={200: SourcedOut, 202: BuildOut}, auth=Key(Scope.TRAIN))
 def upload_dataset(request: HttpRequest, asked: Query[UploadQuery]) -> Status[Any]:
-    """Create a dataset from the file in the request body: conversations, preferences, thumbs or prompts, as JSON Lines,
-    JSON, CSV or Parquet. Valid rows become the next version under the name; the report lists the others. 413 if the
-    file is too large."""
+    """Create a dataset from the file in the request body: conversations, preferences, thumbs, scored attempts or
+    prompts, as JSON Lines, JSON, CSV or Parquet. Valid rows become the next version under the name; the report
+    lists the others. 413 if the file is too large."""
     caller = keyed(request)
     with kept_aside(request, most=dataset_uploads.MAX_BYTES, command="") as file:
         if asked.preview:

@@ -36,8 +36,8 @@ class DatasetIn(Body):
     name: str
     """An existing name makes the dataset's next version."""
     kind: Dataset.Kind
-    """`sft` for demonstrations, `pairs` for preference pairs, `tasks` for prompts to practise, or `thumbs` for answers
-    that are each called good or bad."""
+    """`sft` for demonstrations, `pairs` for preference pairs, `tasks` for prompts to practise, `thumbs` for answers
+    that are each called good or bad, or `scored` for the attempts of `rollouts` with their scores."""
     task_set: RefIn
     """`name@version`; only its train split is used."""
     version: RefIn = ""

@@ -58,7 +58,7 @@ class CollectIn(Body):
 class RolloutQuery(Schema):
     """Omitted filters have their default; an empty `reward`, `alike` or `cap` turns that filter off."""
 
-    form: str | None = Field(None, description="`sft`, `pairs` or `tasks`.")
+    form: str | None = Field(None, description="`sft`, `pairs`, `tasks` or `scored`.")
     reward: str | None = None
     """Least reward of a rollout to imitate; empty for any."""
     parts: str | None = Field(

@@ -69,7 +69,8 @@ class ChoicesIn(Body):
     task_set: RefIn
     """`name@version` whose held-out tasks measure the result."""
     algorithm: str
-    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `rloo`, `kto`, `importance_sampling` or `ppo`."""
+    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `rloo`, `kto`, `awr`, `importance_sampling` or
+    `ppo`."""
     dataset: RefIn = ""
     """`name@version`; if empty, it is built."""
     rollouts: int | None = None

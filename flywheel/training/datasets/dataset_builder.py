@@ -1,9 +1,9 @@
 """Build a dataset: immutable rows from the train split of one task set, named by their content.
 
 Demonstrations come from corrected failures and from passing rollouts (rejection sampling), pairs from a right and a
-wrong answer to the same task, answers with a thumb are both of these one by one, practice tasks are the tasks
-themselves. Held-out tasks are nowhere near: rows are made
-from members of the train split only, and the set is checked for clusters and prompts that straddle first of all.
+wrong answer to the same task, answers with a thumb are both of these one by one, scored attempts are those of an eval,
+good and bad, practice tasks are the tasks themselves. Held-out tasks are nowhere near: rows are made from members of
+the train split only, and the set is checked for clusters and prompts that straddle first of all.
 
 Rows are written for a version: they open with its prompt, name its tools, and make calls in the form that its program
 reads, so that nothing else is learnt than what is asked later.
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from django.core.files.storage import default_storage
 
@@ -37,6 +37,7 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import check_name
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks, dataset_files
+from flywheel.training.datasets.attempt_scores import all_alike, scores_of
 from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.models import Dataset
 from flywheel.trajectories.store.stored_traces import traces_of
@@ -49,8 +50,20 @@ MOST_ROWS = 500_000
 MOST_CHARACTERS = 500_000_000
 """Of all its rows, as JSON: each answer is written with all that came before it."""
 
-Attempts = dict[int, list[tuple[bool, list[Message]]]]
-"""Scored attempts per task, as (passed, the whole conversation)."""
+
+class Attempt(NamedTuple):
+    """One that was scored."""
+
+    passed: bool
+    said: list[Message]
+    """The whole conversation."""
+    score: float
+    name: str
+    """Its trace id."""
+
+
+Attempts = dict[int, list[Attempt]]
+"""By task."""
 
 
 SAID = ("prompt", "completion", "chosen", "rejected")
@@ -74,9 +87,17 @@ def thumbs_of(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
     return Counter(str(row["label"]).lower() for row in rows if "label" in row)
 
 
+def judgements(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the part of a recipe that counts thumbs or scores; empty for rows of other kinds."""
+    found = {"thumbs": dict(thumbs_of(rows)), "scores": scores_of(rows)}
+    return {name: counts for name, counts in found.items() if counts}
+
+
 def one_sided(recipe: Mapping[str, Any]) -> str:
-    """Say why nobody can learn from answers that all have the same thumb, and what to add; empty where they do not, and
-    for rows of other kinds."""
+    """Say why nobody can learn from answers that all have the same thumb, or the same score, and what to add; empty
+    where they do not, and for rows of other kinds."""
+    if problem := all_alike(recipe):
+        return problem
     up, down = (recipe.get("thumbs", {}).get(thumb, 0) for thumb in ("true", "false"))
     if bool(up) == bool(down):
         return ""
@@ -155,6 +176,10 @@ def draft(
     check_choice(kind, MAKERS, field="kind")
     if rollouts is not None:
         _check_rollouts(rollouts, task_set)
+    elif kind == Dataset.Kind.SCORED:
+        raise Refused(
+            f"name an evaluation of the train tasks of {task_set}, whose attempts are learnt", field="rollouts"
+        )
     every = train_tasks(task_set)
     tasks = [task for task in every if task.number not in leave_out]
     version = version or speaker_of(task_set)
@@ -232,7 +257,7 @@ def _check_rollouts(rollouts: EvalRun, task_set: TaskSet) -> None:
 
 def _demonstrations(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     for task in tasks:
-        passed = [reopened(speaker, task, messages) for passed, messages in attempts.get(task.pk, []) if passed]
+        passed = [reopened(speaker, task, tried.said) for tried in attempts.get(task.pk, []) if tried.passed]
         for number, episode in enumerate(_distinct([_right(speaker, task), *passed])[: MAX_PER_TASK + 1]):
             yield from demonstrations(speaker, task, episode, "rollout" if number else _origin(task))
 
@@ -304,7 +329,7 @@ def _pairs(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[
         opening = speaker.env.reset(core_task(task), 0)
         wrong = [([*opening, failed], "failure")] if failed else []
         tried = attempts.get(task.pk, [])
-        wrong += [(reopened(speaker, task, said), "rollout") for passed, said in tried if not passed]
+        wrong += [(reopened(speaker, task, each.said), "rollout") for each in tried if not each.passed]
         origins = {_output_key(episode): origin for episode, origin in reversed(wrong)}
         different = _distinct([episode for episode, _ in wrong])
         rows = (preference(speaker, task, right, episode, origins[_output_key(episode)]) for episode in different)
@@ -350,7 +375,22 @@ def _thumbs(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator
         yield row | {"completion": row.pop("rejected"), "label": False}
 
 
-MAKERS = {"sft": _demonstrations, "pairs": _pairs, "tasks": _tasks, "thumbs": _thumbs}
+def _scored(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
+    for task in tasks:
+        for tried in attempts.get(task.pk, []):
+            yield from scored(speaker, task, reopened(speaker, task, tried.said), tried.score, tried.name)
+
+
+def scored(speaker: Speaker, task: Task, episode: list[Message], score: float, name: str) -> Iterator[dict[str, Any]]:
+    """A row for each thing that the policy says in an attempt, as of a demonstration, with the score of the whole. Its
+    group is its task."""
+    for row in demonstrations(speaker, task, episode, "rollout"):
+        (said,) = row["completion"]
+        if said["content"].strip() or said.get("tool_calls"):
+            yield row | {"score": score, "group": str(task), "attempt": name}
+
+
+MAKERS = {"sft": _demonstrations, "pairs": _pairs, "tasks": _tasks, "thumbs": _thumbs, "scored": _scored}
 
 
 def _attempts(rollouts: EvalRun | None) -> Attempts:
@@ -365,7 +405,8 @@ def _attempts(rollouts: EvalRun | None) -> Attempts:
         trace = traces.get(result.trajectory_id or 0)
         said = trace.conversation() if trace else []
         if any(message.role == "assistant" for message in said):
-            found.setdefault(result.task_id, []).append((bool(result.success), said))
+            tried = Attempt(bool(result.success), said, result.score or 0.0, trace.trace_id if trace else "")
+            found.setdefault(result.task_id, []).append(tried)
     return found
 
 
@@ -417,5 +458,5 @@ def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | N
         "from_rollouts": sum(row.get("origin") == "rollout" for row in rows),
         "synthetic": sum(row.get("synthetic", False) for row in rows),
         "eval_run": rollouts.pk if rollouts else None,
-        **({"thumbs": dict(thumbs)} if (thumbs := thumbs_of(rows)) else {}),
+        **judgements(rows),
     }

@@ -125,13 +125,11 @@ def shares(rows: Sequence[int], weights: Sequence[float]) -> list[int]:
 def _placed(row: dict[str, Any], part: Dataset, first: Dataset) -> dict[str, Any]:
     """Name the environment of a row, and rows of one name in several parts apart. What belongs to no task is prompted
     as in the environment that the run is compared in."""
-    name = "task_id" if "task_id" in row else "id"
     task_set = part.task_set or first.task_set
-    if task_set is None:
-        return {**row, name: f"{part.name}/{row[name]}"}
-    environment = task_set.environment_version.environment.name
+    environment = task_set.environment_version.environment.name if task_set else ""
     place = environment if part.task_set else part.name
-    return {**row, name: f"{place}/{row[name]}", "environment": environment}
+    named = {name: f"{place}/{row[name]}" for name in ("task_id", "id", "group", "attempt") if name in row}
+    return {**row, **named, **({"environment": environment} if environment else {})}
 
 
 def _recipe(parts: Sequence[Part], counts: Sequence[int], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -155,7 +153,7 @@ def _recipe(parts: Sequence[Part], counts: Sequence[int], rows: Sequence[dict[st
         "synthetic": sum(row.get("synthetic", False) for row in rows),
         **_written_for(parts),
         "from_traces": list(dict.fromkeys(name for part, _ in parts for name in part.recipe.get("from_traces", ()))),
-        **({"thumbs": dict(thumbs)} if (thumbs := dataset_builder.thumbs_of(rows)) else {}),
+        **dataset_builder.judgements(rows),
         "chosen_by_reward": any(part.is_chosen_by_reward for part, _ in parts),
         "duplicates": 0,
     }

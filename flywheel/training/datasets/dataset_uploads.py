@@ -14,6 +14,7 @@ from flywheel.accounts.models import Project
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.training.datasets import dataset_builder
+from flywheel.training.datasets.attempt_scores import AttemptScores
 from flywheel.training.datasets.measured_tasks import Measured
 from flywheel.training.datasets.uploaded_rows import READERS, read_rows
 from flywheel.training.models import Dataset
@@ -49,6 +50,7 @@ class Uploaded:
         self.measured: dict[str, Any] = {"count": 0, "first": []}
         """Lines with the beginning of a held-out or sealed task, or something that a user says in it."""
         self.thumbs = Counter[str]()
+        self.scores = AttemptScores()
         self._all_measured = Measured(project)
         self._seen = set[bytes]()
 
@@ -81,6 +83,7 @@ class Uploaded:
         self.tokens += dataset_builder.tokens([row])
         self.native_calls += dataset_builder.native_calls([row])
         self.thumbs += dataset_builder.thumbs_of([row])
+        self.scores.add([row])
         return True
 
     def refuse_nothing(self) -> None:
@@ -104,6 +107,7 @@ class Uploaded:
             "measured": self.measured,
             "duplicates": self.repeated,
             "thumbs": dict(self.thumbs),
+            "scores": self.scores.recipe,
         }
 
     @property

@@ -1,20 +1,22 @@
-"""Production trajectories that are called good as demonstrations, or good and bad ones with a thumb, frozen as a
-dataset.
+"""Production trajectories that are called good as demonstrations, or good and bad ones with a thumb or as scored
+attempts, frozen as a dataset.
 
     look(wanted)                    what a dataset of the choice would be, by its newest trajectories; writes nothing
     Gathered(wanted)                all of it, read a few at a time by the worker that builds it (`build_jobs`)
 
 A row is one thing that the agent said, with all that came before it as its prompt, and loss on nothing but that. So a
 step that failed is masked: it stands in the prompts of what follows and is no row's completion. Of a trajectory that is
-called bad one answer has a thumb down: the step that a reviewer marked, or else the last, which the user judged. Rows
-are written for a version: they open with its prompt, name its tools and make calls in its form. Nothing is taken of a
-trajectory whose session, itself or beginning the project measures with.
+called bad one answer has a thumb down: the step that a reviewer marked, or else the last, which the user judged. With
+scores each answer of a trajectory has that of the whole, and all are compared with the mean of all. Rows are written
+for a version: they open with its prompt, name its tools and make calls in its form. Nothing is taken of a trajectory
+whose session, itself or beginning the project measures with.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from statistics import fmean
 from typing import Any
 
 from flywheel.accounts.models import Project
@@ -32,6 +34,7 @@ from flywheel.core.traces import (
 from flywheel.edge.refusals import Refused, at_field, check_choice
 from flywheel.failures.models import Failure
 from flywheel.training.datasets import dataset_builder
+from flywheel.training.datasets.attempt_scores import AttemptScores
 from flywheel.training.datasets.dataset_builder import written_for
 from flywheel.training.datasets.measured_tasks import Measured
 from flywheel.training.models import Dataset
@@ -57,20 +60,26 @@ GOOD = {
     "good": "reviewers or feedback rate it as good",
     "filter": "it matches the filter",
     "thumbs": "reviewers or feedback rate it as good or bad",
+    "scores": "reviewers or feedback score it",
 }
-"""What makes a trajectory good enough to imitate, or with `thumbs` good or bad: then each answer has its thumb."""
+"""What makes a trajectory good enough to imitate; or with `thumbs` good or bad, when each answer has its thumb; or with
+`scores` better or worse, when each answer has the score of the whole."""
+KINDS = {"thumbs": Dataset.Kind.THUMBS, "scores": Dataset.Kind.SCORED}
 LEFT_OUT = {
     "rollout": "a rollout; data is made of those under Rollouts",
     "agent": "another agent’s",
     "failure": "a failure, and no message of the agent is marked as the failing one",
     "not_good": "not rated good, or rated bad",
     "no_thumb": "not rated, or rated good and bad",
+    "no_score": "not rated",
     "measured": "its session, itself or its beginning is in a held-out or sealed task",
     "nothing": "nothing to learn from that place on",
     "too_long": "its answers, each with all that came before it, are more than a dataset may have",
     "duplicate": "says the same as others do",
 }
 """Why a trajectory gives no row."""
+UNTOLD = {Dataset.Kind.THUMBS: "no_thumb", Dataset.Kind.SCORED: "no_score"}
+"""Which of these it is where nobody says what it is worth, if not `not_good`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +135,7 @@ class Gathered:
         """How many by reason, a key of `LEFT_OUT`, and the first by trace id: `{"count", "first"}`."""
         self.thumbs = Counter[str]()
         """Rows by their thumb, as `dataset_builder.thumbs_of` counts them."""
+        self.scores = AttemptScores()
         self._measured, self._seen = Measured(self.project), set[bytes]()
 
     @property
@@ -135,7 +145,7 @@ class Gathered:
 
     @property
     def kind(self) -> str:
-        return Dataset.Kind.THUMBS if self.choice.good == "thumbs" else Dataset.Kind.SFT
+        return KINDS.get(self.choice.good, Dataset.Kind.SFT)
 
     @property
     def done(self) -> int:
@@ -167,10 +177,11 @@ class Gathered:
         told["first"] += [row.trace_id][: NAMED - len(told["first"])]
         return []
 
-    def _good(self, part: Sequence[Trajectory]) -> Iterator[tuple[Trajectory, bool]]:
-        """Those that may be learnt from, as far as their own row and what is said of them tell, and whether they are
-        good."""
-        said = _feedback(self.project, [row.trace_id for row in part if row.feedback_count])
+    def _good(self, part: Sequence[Trajectory]) -> Iterator[tuple[Trajectory, float]]:
+        """Those that may be learnt from, as far as their own row and what is said of them tell, and what they are
+        worth: 1 for good, 0 for bad."""
+        read = _scores if self.kind == Dataset.Kind.SCORED else _feedback
+        said = read(self.project, [row.trace_id for row in part if row.feedback_count])
         steps = Failure.objects.filter(trajectory__in=part, current=True).exclude(step="")
         marked = set(steps.values_list("trajectory", flat=True))
         agent = self.choice.version.agent_id
@@ -179,41 +190,47 @@ class Gathered:
                 self._leave_out("rollout", row)
             elif row.agent_id not in (None, agent):
                 self._leave_out("agent", row)
-            elif row.label == Label.FAILURE and row.pk not in marked:
+            elif row.label == Label.FAILURE and row.pk not in marked and self.kind != Dataset.Kind.SCORED:
                 self._leave_out("failure", row)
-            elif (is_good := self._thumb(row, said.get(row.trace_id, set()))) is None:
-                self._leave_out("no_thumb" if self.kind == Dataset.Kind.THUMBS else "not_good", row)
+            elif (worth := self._worth(row, said.get(row.trace_id, set()))) is None:
+                self._leave_out(UNTOLD.get(self.kind, "not_good"), row)
             elif self._measured.has_source(row):
                 self._leave_out("measured", row)
             else:
-                yield row, is_good
+                yield row, worth
 
-    def _thumb(self, row: Trajectory, said: Collection[str]) -> bool | None:
-        """Whether it is good or bad; None for one that this choice does not take."""
+    def _worth(self, row: Trajectory, said: Collection[Any]) -> float | None:
+        """What it is worth, of which a person's word on the whole decides before feedback; None for one that this
+        choice does not take."""
         if self.choice.good == "filter":
-            return True
+            return 1.0
         if self.kind == Dataset.Kind.SFT:
-            return _is_called_good(row, said) or None
+            return 1.0 if row.label == Label.PASS or set(said) == {"success"} else None
         if row.label in (Label.PASS, Label.FAILURE):
-            return row.label == Label.PASS
-        return "success" in said if len(said) == 1 else None
+            return float(row.label == Label.PASS)
+        if self.kind == Dataset.Kind.SCORED:
+            return fmean(said) if said else None
+        return float("success" in said) if len(said) == 1 else None
 
-    def _rows_of(self, row: Trajectory, trace: Trace, failing: str, is_good: bool) -> list[dict[str, Any]] | None:
+    def _rows_of(self, row: Trajectory, trace: Trace, failing: str, worth: float) -> list[dict[str, Any]] | None:
         """The rows of a trajectory, counted, or none and why that is; None where there is no room for them."""
         messages, said = _answers_in(trace)
         if self._measured.has_beginning(messages):
             return self._leave_out("measured", row)
         masked, wrong = _failed(trace, said), said[-1][0] if said else None
-        if failing:
+        if failing and self.kind != Dataset.Kind.SCORED:  # a score is of the whole
             if (wrong := _place_of(failing, trace, said)) is None:
                 return self._leave_out("failure", row)
             masked.add(wrong)
         first = _first(self.choice, row, said)
         spoken = [at for at, _ in said[first:]] if first is not None else []
-        learnt = [at for at in spoken if (at not in masked if is_good else at == wrong)]
+        is_one = self.kind == Dataset.Kind.THUMBS and not worth
+        learnt = [at for at in spoken if (at == wrong if is_one else at not in masked)]
         rows = list(_rows(row, messages, learnt, trace, self.choice.version))
         if self.kind == Dataset.Kind.THUMBS:
-            rows = [each | {"label": is_good} for each in rows]
+            rows = [each | {"label": bool(worth)} for each in rows]
+        elif self.kind == Dataset.Kind.SCORED:
+            rows = [each | {"score": worth, "group": "", "attempt": row.trace_id} for each in rows]
         size = dataset_builder.characters(rows)
         if size > dataset_builder.MOST_CHARACTERS or len(rows) > dataset_builder.MOST_ROWS:
             return self._leave_out("too_long", row)
@@ -236,6 +253,7 @@ class Gathered:
         self.learnt_tokens += dataset_builder.tokens(fresh, ["completion"])
         self.native_calls += dataset_builder.native_calls(fresh)
         self.thumbs += dataset_builder.thumbs_of(fresh)
+        self.scores.add(fresh)
         return fresh
 
     def refuse_nothing(self) -> None:
@@ -251,6 +269,7 @@ class Gathered:
             "kind": self.kind,
             "rows": self.taken,
             "thumbs": dict(self.thumbs),
+            "scores": self.scores.recipe,
             "trajectories": len(self.used),
             "chosen": self.chosen,
             "beyond": self.beyond,
@@ -304,9 +323,16 @@ def _feedback(project: Project, trace_ids: Collection[str]) -> dict[str, set[str
     return found
 
 
-def _is_called_good(row: Trajectory, said: Collection[str]) -> bool:
-    """A person's word on the whole weighs more than feedback, of which none may be bad."""
-    return row.label == Label.PASS or set(said) == {"success"}
+def _scores(project: Project, trace_ids: Collection[str]) -> dict[str, list[float]]:
+    """Read the scores from 0 to 1 in feedback that holds now on each whole trajectory; words are 1 or 0."""
+    rows = Feedback.objects.filter(project=project, trace_id__in=trace_ids, current=True, span_id="").order_by("pk")
+    found: dict[str, list[float]] = {}
+    for trace_id, value, score in rows.values_list("trace_id", "value", "score"):
+        if score is not None and 0 <= score <= 1:
+            found.setdefault(trace_id, []).append(score)
+        elif outcome := of_score(value) or of_score(score):
+            found.setdefault(trace_id, []).append(float(outcome == "success"))
+    return found
 
 
 def _answers_in(trace: Trace) -> tuple[list[Message], list[tuple[int, Step]]]:

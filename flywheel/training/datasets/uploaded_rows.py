@@ -1,21 +1,23 @@
-"""Rows of a file that somebody uploads, read one by one: conversations, prompts, preferences and thumbs.
+"""Rows of a file that somebody uploads, read one by one: conversations, prompts, preferences, thumbs and attempts.
 
     reading = read_rows(file)         holds one line at a time
     reading.lines()                   the good ones, one after the other
     reading.problems                  what is wrong with the others so far, by line and field
 
 Known are OpenAI's `messages` and preferences, ShareGPT's `conversations`, and TRL's `prompt`/`completion`,
-`prompt`/`chosen`/`rejected` (the prompt may be in both instead) and `prompt`/`completion`/`label`. A file is JSON
-Lines, JSON, CSV or Parquet, also compressed with gzip; all its rows are of one kind.
+`prompt`/`chosen`/`rejected` (the prompt may be in both instead) and `prompt`/`completion`/`label`; and a `prompt` with
+`attempts`, each a `completion` and its `score`. A file is JSON Lines, JSON, CSV or Parquet, also compressed with gzip;
+all its rows are of one kind.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from flywheel.core.traces import Message, openai_messages
 from flywheel.edge.refusals import Refused
-from flywheel.training.datasets import dataset_builder
+from flywheel.training.datasets import attempt_scores, dataset_builder
 from flywheel.training.models import Dataset
 from flywheel.trajectories.formats.files import file_values, table_rows
 from flywheel.trajectories.formats.files.file_limits import Bounds, Item, TooMuch
@@ -143,13 +145,15 @@ def kind_of(row: Mapping[str, Any]) -> str:
     Raises FormatError for none that is known."""
     if any(good in row and bad in row for good, bad in PAIRS):
         return Dataset.Kind.PAIRS
+    if "attempts" in row:
+        return Dataset.Kind.SCORED
     if "completion" in row:
         return Dataset.Kind.THUMBS if "label" in row else Dataset.Kind.SFT
     if "messages" in row or "conversations" in row:
         return Dataset.Kind.SFT
     if "prompt" in row:
         return Dataset.Kind.PROMPTS
-    raise FormatError("has none of messages, conversations, prompt, or chosen and rejected")
+    raise FormatError("has none of messages, conversations, prompt, attempts, or chosen and rejected")
 
 
 def _refuse_null(kind: str, row: Mapping[str, Any]) -> None:
@@ -157,6 +161,7 @@ def _refuse_null(kind: str, row: Mapping[str, Any]) -> None:
     needed = {
         Dataset.Kind.PAIRS.value: next((pair for pair in PAIRS if pair[0] in row and pair[1] in row), ()),
         Dataset.Kind.THUMBS.value: ("completion", "label"),
+        Dataset.Kind.SCORED.value: ("attempts",),
         Dataset.Kind.PROMPTS.value: ("prompt",),
         Dataset.Kind.SFT.value: tuple(name for name in ("completion", "messages", "conversations") if name in row),
     }[kind]
@@ -249,6 +254,60 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | str)
 
 
+def _attempts(at: str, root: Row) -> Line:
+    """A group of attempts at one request: a row for each thing that the assistant says in one, with its score."""
+    before = _prompt(root)
+    if not before:
+        raise FormatError("prompt: is empty")
+    group = root.text("group") or f"uploaded {at}"
+    listed = Row({"attempts": structured(root.value["attempts"])}).list("attempts")
+    if not listed:
+        raise FormatError("attempts: is empty")
+    if len(listed) > MOST_MESSAGES:
+        raise FormatError(f"attempts: {len(listed)} of them, and {MOST_MESSAGES} is the most of a line")
+    talks, rows = list[list[Message]](), list[dict[str, Any]]()
+    for number, value in enumerate(listed):
+        tried = Row(value, f"attempts[{number}]")
+        about = {"score": _score(tried), "group": group, "attempt": f"{at}, attempt {number + 1}"}
+        said = _turns(tried, "completion", "assistant")
+        _check([*before, *said], tried.at("completion"))
+        messages = [turn.message for turn in (*before, *said)]
+        whole = _row(at, root, prompt=messages)
+        written = whole["prompt"]
+        places = [place for place in range(len(before), len(messages)) if messages[place].role == "assistant"]
+        if not places:
+            raise FormatError(f"{tried.at('completion')}: says nothing of the assistant’s")
+        about |= _recorded(tried, len(places))
+        talks.append(messages)
+        rows += [
+            {**whole, "prompt": written[:place], "completion": written[place : place + 1], **about} for place in places
+        ]
+    return Line(at, talks, rows)
+
+
+def _score(tried: Row) -> float:
+    value = tried.value.get("score")
+    if not _is_number(value) or not attempt_scores.LEAST <= value <= attempt_scores.MOST:
+        wanted = f"a number from {attempt_scores.LEAST:g} to {attempt_scores.MOST:g}"
+        raise FormatError(f"{tried.at('score')}: {quote(value)} is not {wanted}")
+    return float(value)
+
+
+def _recorded(tried: Row, answers: int) -> dict[str, list[float]]:
+    """The log-probabilities of an answer's tokens, where the attempt has them."""
+    found = tried.list("logprobs")
+    if found and answers > 1:
+        raise FormatError(f"{tried.at('logprobs')}: belong to one answer, and the attempt has {answers}")
+    for place, value in enumerate(found):
+        if not _is_number(value) or value > 0:
+            raise FormatError(f"{tried.at('logprobs')}[{place}]: {quote(value)} is not a number of at most 0")
+    return {"logprobs": [float(value) for value in found]} if found else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
 def _bare_prompt(at: str, root: Row) -> Line:
     turns = _prompt(root)
     _check(turns)
@@ -262,6 +321,7 @@ READERS = {
     Dataset.Kind.SFT.value: _conversation,
     Dataset.Kind.PAIRS.value: _preference,
     Dataset.Kind.THUMBS.value: _thumb,
+    Dataset.Kind.SCORED.value: _attempts,
     Dataset.Kind.PROMPTS.value: _bare_prompt,
 }
 

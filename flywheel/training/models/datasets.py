@@ -18,6 +18,7 @@ class Dataset(models.Model):
         TASKS = "tasks", "tasks to practise"
         THUMBS = "thumbs", "answers with a thumb"
         PROMPTS = "prompts", "prompts"
+        SCORED = "scored", "scored attempts"
 
     class Origin(models.TextChoices):
         TASK_SET = "task_set", "a task set"

@@ -42,6 +42,7 @@ class DemonstrationForm(forms.Form):
             ("good", "that people or feedback call good"),
             ("filter", "that the filter finds"),
             ("thumbs", "that people or feedback call good or bad, each answer with its thumb"),
+            ("scores", "that people or feedback score, each answer with the score of the whole"),
         ],
         label="Take those",
         help_text="Good is what a person labelled “nothing wrong”, or what has good feedback and no bad one. With a "
@@ -108,6 +109,7 @@ class UploadForm(forms.Form):
             (Dataset.Kind.SFT, "conversations"),
             (Dataset.Kind.PAIRS, "preferences"),
             (Dataset.Kind.THUMBS, "answers with a thumb"),
+            (Dataset.Kind.SCORED, "scored attempts"),
             (Dataset.Kind.PROMPTS, "prompts"),
         ],
         label="Rows",

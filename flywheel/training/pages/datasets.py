@@ -133,7 +133,7 @@ def _chosen_by(found: Dataset) -> list[str]:
     if found.origin == Dataset.Origin.UPLOAD:
         return ["the author of the file; unknown whether by a reward"]
     if found.origin == Dataset.Origin.TRAJECTORIES:
-        if found.recipe["good"] in ("good", "thumbs"):
+        if found.recipe["good"] != "filter":
             return ["people’s labels and feedback"]
         return ["hand" if found.recipe["by_hand"] else "the filter"]
     return ["the task set, not by a reward"]

@@ -18,6 +18,7 @@ FORMS: Final = {
     "sft": "demonstrations to imitate",
     "pairs": "pairs of a better and a worse attempt at one task",
     "tasks": "prompts for RL: tasks to practise",
+    "scored": "attempts with their scores, good and bad ones",
 }
 SYNTHETIC: Final = {"": "real and synthetic tasks", "no": "real tasks only", "only": "synthetic tasks only"}
 MAX_CAP: Final = 64
@@ -76,7 +77,7 @@ class Choice:
 
     @property
     def is_by_reward(self) -> bool:
-        """Whether scores decide: pairs and prompts always are chosen by them."""
+        """Whether scores decide: of pairs, prompts and scored attempts always."""
         return self.form != "sft" or self.reward is not None or bool(self.parts)
 
 

@@ -43,6 +43,8 @@ CARD = 1
 def choose(rollouts: list[Rollout], choice: Choice, *, most: int = READ) -> Selection:
     """Apply the selection to the rollouts. Near-duplicates are looked for among at most `most`."""
     found = select(rollouts, choice)
+    if choice.form == "scored":
+        return found  # the worse ones too: without them none is better
     return _practised(found, choice) if choice.form == "tasks" else prefer(found, choice, most=most)
 
 
@@ -71,7 +73,7 @@ def draft(
     else:
         if problem := too_long(found, choice):
             raise Refused(problem, field="rollouts")
-        makers = {"sft": _imitated, "pairs": _preferred}
+        makers = {"sft": _imitated, "pairs": _preferred, "scored": _scored}
         made = list(makers[choice.form](Speaker.of(run.task_set, version), tasks, found, choice))
     rows = list({key_of_row(row): row for row in reversed(made)}.values())[::-1]
     if not rows:
@@ -125,6 +127,13 @@ def _imitated(speaker: Speaker, tasks: dict[int, Task], found: Selection, choice
     for rollout, episode in _episodes(speaker, tasks, found.kept):
         for row in dataset_builder.demonstrations(speaker, tasks[rollout.task], episode, "rollout"):
             yield {**row, "rollouts": [rollout.trace_id], "rewards": [rollout.score]}
+
+
+def _scored(speaker: Speaker, tasks: dict[int, Task], found: Selection, choice: Choice) -> Iterator[dict[str, Any]]:
+    for rollout, episode in _episodes(speaker, tasks, found.kept):
+        task, score = tasks[rollout.task], rollout.score or 0.0
+        for row in dataset_builder.scored(speaker, task, episode, score, rollout.trace_id):
+            yield {**row, "rollouts": [rollout.trace_id], "rewards": [score]}
 
 
 def _preferred(speaker: Speaker, tasks: dict[int, Task], found: Selection, choice: Choice) -> Iterator[dict[str, Any]]:
@@ -206,4 +215,5 @@ def _card(
         "from_rollouts": sum(row.get("origin") == "rollout" for row in rows),
         "synthetic": sum(row.get("synthetic", False) for row in rows),
         "synthetic_tasks": sum(task.is_synthetic for task in learnt),
+        **dataset_builder.judgements(rows),
     }

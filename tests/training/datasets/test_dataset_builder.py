@@ -40,7 +40,7 @@ def spoken(task: Task, sample: int) -> str:
     return right(task).replace(": ", ":  ") if sample % 2 == 0 else WRONG
 
 
-@pytest.mark.parametrize("kind", ["sft", "pairs", "tasks", "thumbs"])
+@pytest.mark.parametrize("kind", ["sft", "pairs", "tasks", "thumbs", "scored"])
 def test_held_out_tasks_are_in_no_row(room: Room, kind: str) -> None:
     rollouts = room.evaluated(spoken, split=Split.TRAIN)
     held_out = {str(task) for task in room.task_set.tasks.filter(split=Split.HELD_OUT)}
@@ -150,6 +150,25 @@ def test_thumbs_are_what_is_imitated_and_what_was_said_where_it_went_wrong(room:
 def test_answers_that_all_have_the_same_thumb_are_refused(room: Room) -> None:
     with pytest.raises(Refused, match="has 6 good answers and no bad one, and KTO needs both; add failures"):
         made(room, "thumbs")
+
+
+def test_scored_attempts_are_those_of_an_eval_good_and_bad(room: Room) -> None:
+    with pytest.raises(Refused, match="name an evaluation of the train tasks of") as refused:
+        made(room, "scored")
+    assert refused.value.field == "rollouts"
+    rollouts = room.evaluated(spoken, split=Split.TRAIN)
+    dataset = made(room, "scored", rollouts=rollouts)
+    assert dataset.recipe["scores"] == {"attempts": 12, "groups": 6, "telling": 6, "least": 0.0, "most": 1.0}
+    assert dataset.is_chosen_by_reward, "so the reward needs its audit"
+    found = rows(dataset)
+    task = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
+    own = [(row["score"], row["completion"][0]["content"]) for row in found if row["group"] == str(task)]
+    assert own == [(1.0, spoken(task, 0)), (0.0, WRONG)]
+    assert len({row["attempt"] for row in found}) == 12
+    with pytest.raises(Refused, match="has 6 attempts that all score 1, and AWR learns from the difference"):
+        made(room, "scored", rollouts=room.evaluated(spoken, split=Split.TRAIN, samples=1))
+    with pytest.raises(Refused, match="no audit has shown to be right"):
+        room.launch(algorithm="awr", dataset=dataset)
 
 
 def calls_of(message: dict[str, Any]) -> list[str]:

@@ -154,6 +154,63 @@ def test_thumbs_from_a_table_and_prompts(room: Room) -> None:
     assert "no environment can score" in told.use
 
 
+def group(*attempts: Any, prompt: str = "Hi?", **fields: Any) -> dict[str, Any]:
+    return {"prompt": prompt, "attempts": list(attempts), **fields}
+
+
+def attempt(said: Any = "Hello!", score: Any = 1, **fields: Any) -> dict[str, Any]:
+    return {"completion": said, "score": score, **fields}
+
+
+def test_scored_attempts_of_a_request_are_compared_with_each_other(room: Room) -> None:
+    later = [("assistant", "When?"), ("user", "Friday"), ("assistant", "Done")]
+    talk = [{"role": role, "content": content} for role, content in later]
+    made, found = taken(
+        room,
+        lines(
+            group(attempt(logprobs=[-0.5, -1]), attempt("Go away", -0.5)),
+            group(attempt(talk, 0.5), prompt="Book", group="book"),
+        ),
+    )
+    about = [(row["group"], row["attempt"], row["score"], row.get("logprobs")) for row in rows(made)]
+    assert about == [
+        ("uploaded line 1", "line 1, attempt 1", 1.0, [-0.5, -1.0]),
+        ("uploaded line 1", "line 1, attempt 2", -0.5, None),
+        ("book", "line 2, attempt 1", 0.5, None),
+        ("book", "line 2, attempt 1", 0.5, None),
+    ]
+    assert [len(row["prompt"]) for row in rows(made)] == [1, 1, 1, 3]
+    assert made.recipe["scores"] == {"attempts": 3, "groups": 2, "telling": 1, "least": -0.5, "most": 1.0}
+    assert found.use == "AWR can learn from it."
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "reason"),
+    [
+        (group(), "attempts", "is empty"),
+        (group(attempt(), "Hello!"), "attempts[1]", '"Hello!" is not an object'),
+        (group(attempt(score="good")), "attempts[0].score", '"good" is not a number from -10 to 1'),
+        (group(attempt(), attempt(score=1.5)), "attempts[1].score", "1.5 is not a number from -10 to 1"),
+        (group(attempt(score=True)), "attempts[0].score", "true is not a number from -10 to 1"),
+        (group(attempt(logprobs=[-1, 0.5])), "attempts[0].logprobs[1]", "0.5 is not a number of at most 0"),
+        (group(attempt(logprobs=-1)), "attempts[0].logprobs", "-1 is not a list"),
+        (group(attempt(""), prompt="Hi?"), "attempts[0].completion[1].content", "is empty"),
+        ({"attempts": [attempt()]}, "prompt", "is empty"),
+        (group(attempt(), group=["a"]), "group", '["a"] is not a string'),
+        ({"prompt": "Hi?", "attempts": None}, "attempts", "is null"),
+    ],
+)
+def test_a_wrong_attempt_is_named_by_its_place(room: Room, row: Any, field: str, reason: str) -> None:
+    _, found = taken(room, lines(group(attempt(), attempt("Go", 0)), row))
+    assert found.problems == [Problem("line 2", field, reason)]
+
+
+def test_nothing_that_is_measured_is_among_scored_attempts(room: Room) -> None:
+    room.build.task(Split.SEALED, prompt=HELD_OUT)
+    made, found = taken(room, lines(group(attempt(), attempt("Go", 0)), group(attempt("Done"), prompt=HELD_OUT)))
+    assert (made.rows, found.measured) == (2, ["line 2"])
+
+
 def test_parquet(room: Room) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     file = io.BytesIO()

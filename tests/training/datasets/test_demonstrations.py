@@ -221,6 +221,25 @@ def test_thumbs_are_frozen_and_learnt_by_kto_once_both_are_there(room: Room) -> 
     assert (run.dataset.version, run.dataset.recipe["thumbs"]) == (2, {"true": 3, "false": 1})
 
 
+def test_each_answer_has_the_score_of_its_trajectory(room: Room) -> None:
+    liked, disliked, halfway, passed, failing, unknown = (stored(room, session_id=str(each)) for each in range(6))
+    Trajectory.objects.exclude(pk=passed.pk).update(label="")
+    feedback(liked, value=True)
+    feedback(disliked, value=False)
+    feedback(halfway, value=0.4)
+    feedback(halfway, value="failed", key="outcome")
+    failed_at(room, failing, "m1")
+    feedback(failing, value=True)
+    found = Read(Wanted(version=native(room), good="scores"))
+    assert (found.kind, reasons(found)) == ("scored", {"no_score": 1}), unknown
+    scores = {each["attempt"]: each["score"] for each in found.all}
+    ids = [row.trace_id for row in (liked, disliked, halfway, passed, failing)]
+    assert scores == dict(zip(ids, (1.0, 0.0, 0.2, 1.0, 0.0), strict=True)), "a reviewer's word weighs most"
+    assert {each["group"] for each in found.all} == {""}, "compared with all"
+    assert len(found.all) == 15, "also of what was said where it failed"
+    assert found.report["scores"]["attempts"] == 5
+
+
 def test_a_rollout_is_never_one(room: Room) -> None:
     row = stored(room, source="rollout")
     found = Read(Wanted(version=native(room), good="filter", ids=[row.trace_id]))

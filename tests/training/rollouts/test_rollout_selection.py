@@ -323,3 +323,11 @@ def test_the_api_says_the_same(room: Room, run: EvalRun, key: Any, client: Any) 
     asked = {"version": str(room.base), "task_set": str(room.task_set), "samples": 2, "budget": {"minutes": 1}}
     queued = client.post("/api/v1/rollouts", asked, content_type="application/json", headers=headers)
     assert (queued.status_code, queued.json()["split"], queued.json()["budget"]) == (201, "train", {"minutes": 1.0})
+
+
+def test_scored_attempts_keep_the_worse_ones_and_each_repetition(room: Room, run: EvalRun) -> None:
+    made = written(room, run, form="scored")
+    assert made.kind == "scored"
+    assert made.recipe["scores"] == {"attempts": 24, "groups": 6, "telling": 6, "least": 0.0, "most": 1.0}
+    assert made.is_chosen_by_reward
+    assert all(row["rollouts"] == [row["attempt"]] and row["rewards"] == [row["score"]] for row in rows(made))

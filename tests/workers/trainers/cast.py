@@ -69,8 +69,19 @@ def thumb_row(name: str, number: int = 0) -> dict[str, Any]:
     return {"task_id": pair["task_id"], "prompt": pair["prompt"], "completion": completion, "label": label}
 
 
-ROWS: dict[str, Callable[[str], dict[str, Any]]] = {"sft": sft_row, "dpo": pair_row, "kto": thumb_row}
-TRAINER = {"sft": "sft", "dpo": "dpo", "rloo": "rloo", "kto": "kto"}
+def scored_row(name: str, number: int = 0) -> dict[str, Any]:
+    """The same answers as attempts of one group."""
+    row = thumb_row(name, number)
+    return row | {"score": float(row.pop("label")), "group": "all", "attempt": row["task_id"]}
+
+
+ROWS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "sft": sft_row,
+    "dpo": pair_row,
+    "kto": thumb_row,
+    "awr": scored_row,
+}
+TRAINER = {"sft": "sft", "dpo": "dpo", "rloo": "rloo", "kto": "kto", "awr": "sft"}
 
 
 class Directory:
@@ -101,6 +112,7 @@ class Directory:
             "sft": {"batch_size": 8, "learning_rate": 5e-3},
             "dpo": {"batch_size": 4},
             "kto": {"batch_size": 4},
+            "awr": {"batch_size": 4, "learning_rate": 5e-3},
         }
         chosen = sizes.get(algorithm, {"batch_size": 8, "num_generations": 4, "max_completion_length": 24})
         self.spec: dict[str, Any] = {

@@ -24,6 +24,7 @@ OWN = {
     "sft": {"accuracy"},
     "dpo": {"margin", "chosen_logp", "rejected_logp", "pair_accuracy"},
     "kto": {"margin", "chosen_logp", "rejected_logp", "kl"},
+    "awr": {"accuracy"},
     "cispo": OF_ATTEMPTS | {"clip_high"},
     "importance_sampling": OF_ATTEMPTS | {"clip_high"},
     "ppo": OF_ATTEMPTS - {"zero_variance_groups"} | {"clip_low", "clip_high", "value_loss", "explained_variance"},

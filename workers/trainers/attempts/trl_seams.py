@@ -58,6 +58,18 @@ def hidden_states(model: Any) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
+@contextmanager
+def scored_tokens(model: Any) -> Iterator[list[Tensor]]:
+    """The log-probabilities (B, T - 1) of the labels, 0 where there is none, of each forward pass within, gradients and
+    all: TRL's SFT loss makes one and keeps their mean alone."""
+    found: list[Tensor] = []
+    hook = model.register_forward_hook(lambda *of: found.append(of[2].log_probs))
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
 def measured(trainer: Any, name: str, value: float | None) -> None:
     """Log a metric with TRL's own of this step; None is not logged."""
     if value is not None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -217,11 +218,28 @@ def _check_thumb(row: Mapping[str, Any]) -> None:
         raise TypeError(f"label: {row['label']!r} is neither true nor false")
 
 
+def _check_scored(row: Mapping[str, Any]) -> None:
+    _check_messages(row, "prompt", "completion")
+    for name in ("group", "attempt"):
+        if not isinstance(row[name], str):
+            raise TypeError(f"{name}: {row[name]!r} is not a text")
+    if not _is_number(row["score"]):
+        raise TypeError(f"score: {row['score']!r} is not a number")
+    recorded = row.get("logprobs", [])
+    if not isinstance(recorded, list) or not all(map(_is_number, recorded)):
+        raise TypeError("logprobs: a list of numbers is wanted, one for each token of the answer")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 CHECKS: dict[recipes.Data, Callable[[Mapping[str, Any]], None]] = {
     "sft": _check_sft,
     "pairs": _check_pair,
     "tasks": _check_task,
     "thumbs": _check_thumb,
+    "scored": _check_scored,
 }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.trainers.cast import Directory, Make, Start, pair_row, sft_row, task, thumb_row
+from tests.workers.trainers.cast import Directory, Make, Start, pair_row, scored_row, sft_row, task, thumb_row
 from workers.trainers.run import run_spec as specs
 from workers.trainers.run.run_failures import TrainingError
 
@@ -109,6 +109,9 @@ def test_changed_data(make: Make) -> None:
         ("sft", sft_row("Ada") | {"completion": [{"role": "assistant"}]}, "line 1: 'content' is missing"),
         ("dpo", pair_row("Ada") | {"rejected": "no"}, "line 1: rejected: a list of messages is wanted"),
         ("kto", thumb_row("Ada") | {"label": "good"}, "line 1: label: 'good' is neither true nor false"),
+        ("awr", scored_row("Ada") | {"score": None}, "line 1: score: None is not a number"),
+        ("awr", scored_row("Ada") | {"group": 1}, "line 1: group: 1 is not a text"),
+        ("awr", scored_row("Ada") | {"logprobs": [-0.1, None]}, "line 1: logprobs: a list of numbers is wanted"),
         ("grpo", {"id": "a", "prompt": "b"}, "line 1: 'target' is missing"),
         ("grpo", [1], "line 1: is not an object"),
     ],
