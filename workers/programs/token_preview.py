@@ -216,7 +216,7 @@ def _preview(taken: Rows, vocabulary: "Vocabulary", spec: Spec) -> Preview:
         longest=max(row.longest for row in rows),
         limit=taken.limit,
         limited_by=taken.limited_by,
-        answer=spec.settings["max_completion_length"] if spec.recipe.is_reinforced else None,
+        answer=spec.settings["max_completion_length"] if spec.recipe.practises else None,
         examples=[_example(row, vocabulary) for row in _shown(rows)],
     )
 

@@ -1,5 +1,5 @@
 """GRPO and its kin (Dr. GRPO, DAPO, GSPO, CISPO, importance sampling): TRL's GRPOTrainer, the kind chosen by the recipe
-table; and PPO, which is that trainer with a value head."""
+table; PPO, which is that trainer with a value head; and distillation, which is that trainer with a teacher."""
 
 from functools import partial
 from typing import Any
@@ -24,12 +24,16 @@ def train(run: Run) -> None:
         from trl.trainer.grpo_trainer import GRPOTrainer
 
         from workers.trainers import online_tasks
+        from workers.trainers.attempts.distillation import DistillationTrainer
         from workers.trainers.attempts.ppo import PPOTrainer, Values
+        from workers.trainers.weights import trained_policy
 
     settings = run.spec.settings
     trainer: Any = GRPOTrainer
     if run.spec.algorithm == "ppo":
         trainer = partial(PPOTrainer, values=Values.of(settings))
+    elif run.spec.recipe.has_teacher:
+        trainer = partial(DistillationTrainer, teacher=trained_policy.teacher(run))
     fields = {theirs: settings[ours] for ours, theirs in FIELDS.items() if ours in settings}
     online_tasks.train(run, trainer, GRPOConfig, env, data, **fields)
 

@@ -54,6 +54,7 @@ METRICS = {
     "logps/rejected": "rejected_logp",
     "value_loss": "value_loss",
     "explained_variance": "explained_variance",
+    "teacher_kl": "teacher_kl",
 }
 """TRL's name of a metric to ours. `rewards/<part>/mean` and `/std` become `reward/<part>` and `reward_std/<part>`."""
 

@@ -27,16 +27,23 @@ class Algorithm:
     """Fields of TRL's config that make the algorithm what it is; no setting overrides them."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """Settings of which it wants another default."""
+    has_teacher: bool = False
+    """Whether another model's probabilities judge its attempts, and not their verdicts."""
 
     @property
     def plays_episodes(self) -> bool:
         """Whether its attempts may have several turns: what others said in them is masked in its loss."""
-        return "environment_rl" in self.fixes
+        return self.has_teacher or "environment_rl" in self.fixes
+
+    @property
+    def practises(self) -> bool:
+        """Whether it learns from attempts of its own."""
+        return self.data == "tasks"
 
     @property
     def is_reinforced(self) -> bool:
-        """Whether it learns from the verdicts on its own attempts."""
-        return self.data == "tasks"
+        """Whether it learns from the verdicts on these."""
+        return self.practises and not self.has_teacher
 
 
 def _grpo(
@@ -167,6 +174,18 @@ ALGORITHMS: dict[str, Algorithm] = {
             "to the tokens that changed the prediction. For long episodes.",
             fixed={"loss_type": "dapo", "importance_sampling_level": "token"},
             own={"num_generations": 2, "normalize_advantages": True},
+        ),
+        Algorithm(
+            "distillation",
+            "Distillation",
+            trainer="grpo",
+            data="tasks",
+            fixes=(),
+            description="On-policy distillation: the policy tries tasks, and a teacher, another version, says how "
+            "likely each token would have been for it. The verdicts are shown and not learnt from.",
+            fixed={"loss_type": "dapo", "importance_sampling_level": "token"},
+            own={"num_generations": 2},
+            has_teacher=True,
         ),
     )
 }

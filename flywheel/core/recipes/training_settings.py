@@ -8,12 +8,13 @@ from flywheel.core.errors import FieldError
 from flywheel.core.recipes.training_algorithms import ALGORITHMS, Algorithm
 
 _EVERY = tuple(ALGORITHMS)
+_PRACTISED = tuple(row.name for row in ALGORITHMS.values() if row.practises)
 _REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
 _GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
 _SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
 _SHARED = ("sft", "dpo", *_GROUPED)
 """Those whose whole model is TRL's to share among processes, and whose batches may be divided."""
-_TAUGHT = tuple(row.name for row in ALGORITHMS.values() if not row.is_reinforced)
+_TAUGHT = tuple(row.name for row in ALGORITHMS.values() if not row.practises)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Setting:
     why: str
     algorithms: tuple[str, ...] = _EVERY
     reinforced: Any = None
-    """The default of reinforced algorithms, where they want another."""
+    """The default of algorithms that learn from attempts of their own, where they want another."""
     min: float | None = None
     max: float | None = None
     choices: tuple[str, ...] = ()
@@ -32,7 +33,7 @@ class Setting:
     """Whether a form shows it without being asked for more."""
 
     def default_for(self, algorithm: Algorithm) -> Any:
-        usual = self.reinforced if algorithm.is_reinforced and self.reinforced is not None else self.default
+        usual = self.reinforced if algorithm.practises and self.reinforced is not None else self.default
         return algorithm.own.get(self.name, usual)
 
     def check(self, value: Any) -> Any:
@@ -138,7 +139,7 @@ _ROWS = [
     Setting(
         "beta", float, 0.0,
         "Weight of staying near the start. 0 (the GRPO family's default) needs no reference model and reports no kl.",
-        algorithms=("dpo", "kto", *_REINFORCED), min=0.0, max=10.0, shown=True,
+        algorithms=("dpo", "kto", *_PRACTISED), min=0.0, max=10.0, shown=True,
     ),
     Setting(
         "preference_loss", str, "sigmoid", "DPO's loss; ipo resists noise-free labels, robust resists wrong ones.",
@@ -151,31 +152,31 @@ _ROWS = [
     ),
     Setting(
         "num_generations", int, 8, "Attempts at each task in a step; batch_size must be a multiple of it.",
-        algorithms=_REINFORCED, min=2, max=1024, shown=True,
+        algorithms=_PRACTISED, min=2, max=1024, shown=True,
     ),
     Setting(
         "temperature", float, 1.0, "Of the attempts. Too low and all are alike, too high and none is right.",
-        algorithms=_REINFORCED, min=0.01, max=5.0, shown=True,
+        algorithms=_PRACTISED, min=0.01, max=5.0, shown=True,
     ),
     Setting(
-        "top_p", float, 1.0, "Sample from this much of the probability.", algorithms=_REINFORCED, min=0.01, max=1.0,
+        "top_p", float, 1.0, "Sample from this much of the probability.", algorithms=_PRACTISED, min=0.01, max=1.0,
     ),
-    Setting("top_k", int, 0, "Sample from so many tokens; 0 is all.", algorithms=_REINFORCED, min=0, max=1_000_000),
+    Setting("top_k", int, 0, "Sample from so many tokens; 0 is all.", algorithms=_PRACTISED, min=0, max=1_000_000),
     Setting(
         "num_iterations", int, 1, "Steps taken on the same attempts. At 1 the update is on-policy and nothing clips.",
-        algorithms=_REINFORCED, min=1, max=64,
+        algorithms=_PRACTISED, min=1, max=64,
     ),
     Setting(
-        "epsilon", float, 0.2, "Lower clip of the importance ratio.", algorithms=_REINFORCED, min=0.0, max=1.0,
+        "epsilon", float, 0.2, "Lower clip of the importance ratio.", algorithms=_PRACTISED, min=0.0, max=1.0,
     ),
     Setting(
         "epsilon_high", float, 0.2,
         "Upper clip of the importance ratio; for CISPO and importance sampling the cap of the weight (0.2 is too low).",
-        algorithms=_REINFORCED, min=0.0, max=100.0,
+        algorithms=_PRACTISED, min=0.0, max=100.0,
     ),
     Setting(
         "mask_truncated_completions", bool, False, "Learn nothing from answers cut off at max_completion_length.",
-        algorithms=_REINFORCED,
+        algorithms=_PRACTISED,
     ),
     Setting(
         "unsafe_penalty", float, 1.0,

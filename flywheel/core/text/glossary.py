@@ -6,6 +6,7 @@ Definitions are one or two short sentences for a product person; the formulas ar
 from typing import Final
 
 TERMS: Final[dict[str, str]] = {
+    "AWR": "Training on recorded attempts: the better one scored, the more it is imitated.",
     "baseline": "The version that a candidate is compared with, usually the live one.",
     "candidate": "A version put forward to go live, with its comparison against the live version.",
     "canary": "An answer whose right judgement is known, given to a judge to see whether it can judge.",
@@ -21,7 +22,6 @@ TERMS: Final[dict[str, str]] = {
     "GRPO": "Reinforcement learning: several attempts at each task, and the better ones are made more likely.",
     "held-out": "Tasks that are never trained on. They measure whether a version is better.",
     "interval": "The range that holds the true value in 95 of 100 cases. Wider means less certain.",
-    "AWR": "Training on recorded attempts: the better one scored, the more it is imitated.",
     "KTO": "Training on single answers, each with a thumb up or down.",
     "margin": "The harm that you tolerate. A guard counts when the harm is shown to be larger.",
     "n": "How many attempts, tasks or runs a number comes from.",
@@ -41,6 +41,7 @@ TERMS: Final[dict[str, str]] = {
     "source": "Where tasks come from, such as one customer. All tasks of a source are in one split.",
     "split": "What a task is used for: training, held-out or sealed.",
     "task": "A test made from a failure or a success: a request, what is wanted, and a verifier.",
+    "teacher": "A better version, whose judgement of each token another version learns.",
     "unscored": "There is no score, with a reason. It is not zero, and means leave it out.",
     "verifier": "What scores an attempt: code, a rubric, or a judge model.",
     "zero-variance group": "Attempts at one task that all score the same. Reinforcement learns nothing from them.",

@@ -69,8 +69,8 @@ class ChoicesIn(Body):
     task_set: RefIn
     """`name@version` whose held-out tasks measure the result."""
     algorithm: str
-    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `rloo`, `kto`, `awr`, `importance_sampling` or
-    `ppo`."""
+    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `rloo`, `kto`, `awr`, `importance_sampling`, `ppo`
+    or `distillation`."""
     dataset: RefIn = ""
     """`name@version`; if empty, it is built."""
     rollouts: int | None = None
@@ -85,6 +85,8 @@ class ChoicesIn(Body):
     budget: dict[str, float] = {}
     """Limits: `minutes` of training steps and evaluations, `tokens` processed. A run that reaches one saves, stops and
     can be resumed with a greater budget. Empty for none."""
+    teacher: RefIn = ""
+    """`agent@number` whose probabilities `distillation` learns; it needs weights here and the tokenizer of `base`."""
     override_reason: str = ""
     """Why you chose another fix than the recommended one; required in that case."""
     leave_out: list[int] = []
@@ -104,6 +106,7 @@ class ChoicesIn(Body):
             seed=self.seed,
             budget=self.budget,
             leave_out=self.leave_out,
+            teacher=version_of(request, self.teacher, "teacher") if self.teacher else None,
             override_reason=self.override_reason,
         )
 
@@ -159,6 +162,8 @@ class RunOut(Schema):
     budget: dict[str, float]
     spec_digest: str
     """SHA-256 of everything that the run was launched with."""
+    teacher: Ref | None
+    """The version whose probabilities it learns, for `distillation`."""
     override_reason: str
     reward: dict[str, Any]
     """Whether it learns from a reward, the audit of the reward, and who overrode the audit and why."""
@@ -441,6 +446,7 @@ def _sweep(request: HttpRequest, key: uuid.UUID) -> list[TrainingRun]:
 def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:
     return TrainingRun.objects.filter(project=keyed(request).project).select_related(
         "base__agent",
+        "teacher__agent",
         "task_set",
         "dataset",
         "produced__agent",

@@ -150,8 +150,14 @@ def preview(
 
 
 def datasets_of(version: Version) -> list[Dataset]:
-    """Everything that a version learnt from: its own run's dataset, and those of the versions that it comes from."""
-    runs = TrainingRun.that_made(line_of(version))
+    """Everything that a version learnt from: its own run's dataset, and those of the versions that it comes from or
+    that taught one of these."""
+    runs, waiting = set[int](), [version]
+    while waiting:
+        own = TrainingRun.that_made(line_of(waiting.pop())).exclude(pk__in=runs)
+        for run in own.select_related("teacher"):
+            runs.add(run.pk)
+            waiting += [run.teacher] if run.teacher else []
     return list(Dataset.objects.filter(training_runs__in=runs).distinct().order_by("pk"))
 
 

@@ -14,7 +14,7 @@ reads, so that nothing else is learnt than what is asked later.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -87,7 +87,7 @@ def thumbs_of(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
     return Counter(str(row["label"]).lower() for row in rows if "label" in row)
 
 
-def judgements(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def judgements(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the part of a recipe that counts thumbs or scores; empty for rows of other kinds."""
     found = {"thumbs": dict(thumbs_of(rows)), "scores": scores_of(rows)}
     return {name: counts for name, counts in found.items() if counts}

@@ -128,7 +128,9 @@ def _placed(row: dict[str, Any], part: Dataset, first: Dataset) -> dict[str, Any
     task_set = part.task_set or first.task_set
     environment = task_set.environment_version.environment.name if task_set else ""
     place = environment if part.task_set else part.name
-    named = {name: f"{place}/{row[name]}" for name in ("task_id", "id", "group", "attempt") if name in row}
+    named: dict[str, Any] = {
+        name: f"{place}/{row[name]}" for name in ("task_id", "id", "group", "attempt") if name in row
+    }
     return {**row, **named, **({"environment": environment} if environment else {})}
 
 

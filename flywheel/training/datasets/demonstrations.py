@@ -78,7 +78,7 @@ LEFT_OUT = {
     "duplicate": "says the same as others do",
 }
 """Why a trajectory gives no row."""
-UNTOLD = {Dataset.Kind.THUMBS: "no_thumb", Dataset.Kind.SCORED: "no_score"}
+UNTOLD: dict[str, str] = {Dataset.Kind.THUMBS: "no_thumb", Dataset.Kind.SCORED: "no_score"}
 """Which of these it is where nobody says what it is worth, if not `not_good`."""
 
 

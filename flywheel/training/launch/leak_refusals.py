@@ -1,7 +1,7 @@
-"""Refusals of data that has anything of what measures a run, and of a base that learnt from such data.
+"""Refusals of data that has anything of what measures a run, and of a base or teacher that learnt from such data.
 
-    refuse_at_hand(base, dataset, task_set)     at the launch, by the checks that nobody has to wait for
-    refusal(run)                                by the run's worker before its trainer starts, what is missing found now
+    refuse_at_hand(base, dataset, …)     at the launch, by the checks that nobody has to wait for
+    refusal(run)                         by the run's worker before its trainer starts, what is missing found now
 
 Both ask the same pairs in the same words, and no reason overrides either. To compare hundreds of thousands of rows
 takes minutes, which no request waits for; what was found once is kept for each pair of dataset and set
@@ -38,19 +38,21 @@ class _Pair:
         return f"{problem}; the data is {self.dataset}" if problem else ""
 
 
-def _pairs(base: Version, dataset: Dataset, task_set: TaskSet) -> Iterator[_Pair]:
-    """The data and all that the base learnt from beside the tasks that measure the run, and the data beside the
+def _pairs(base: Version, dataset: Dataset, task_set: TaskSet, teacher: Version | None) -> Iterator[_Pair]:
+    """The data and all that base and teacher learnt from beside the tasks that measure the run, and the data beside the
     regression suites of the base's agent."""
     yield _Pair(dataset, task_set, "dataset")
     for earlier in contamination_checks.datasets_of(base):
         yield _Pair(earlier, task_set, "base")
+    for earlier in contamination_checks.datasets_of(teacher) if teacher else ():
+        yield _Pair(earlier, task_set, "teacher")
     for suite in suite_definitions.present(base.agent):
         yield _Pair(dataset, suite.task_set, "dataset", suite)
 
 
-def refuse_at_hand(base: Version, dataset: Dataset, task_set: TaskSet) -> None:
+def refuse_at_hand(base: Version, dataset: Dataset, task_set: TaskSet, teacher: Version | None = None) -> None:
     """Raise Refused for what is known to be in the way without waiting."""
-    pairs = list(_pairs(base, dataset, task_set))
+    pairs = list(_pairs(base, dataset, task_set, teacher))
     data = {pair.dataset.pk: pair.dataset for pair in pairs}
     checks = {(pk, check.task_set_id): check for pk in data for check in contamination_checks.at_hand(data[pk])}
     for pair in pairs:
@@ -61,7 +63,7 @@ def refuse_at_hand(base: Version, dataset: Dataset, task_set: TaskSet) -> None:
 
 def refusal(run: TrainingRun, tell: contamination_checks.Tell = lambda: None) -> str:
     """Why the run may not train; empty when it may. What `tell` raises ends it, and what was found by then is kept."""
-    for pair in _pairs(run.base, run.dataset, run.task_set):
+    for pair in _pairs(run.base, run.dataset, run.task_set, run.teacher):
         if problem := pair.problem(contamination_checks.checked(pair.dataset, pair.task_set, tell)):
             return problem
     return ""

@@ -18,6 +18,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import launch_estimate, leak_refusals, reward_lock, run_budgets
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
+from flywheel.training.launch.teacher_choice import check_teacher
 from flywheel.training.launch.validation_split import AWAY
 from flywheel.training.models import Dataset, PipelineStage, Recommendation, TrainingRun
 
@@ -49,6 +50,8 @@ class LaunchRequest:
     seed: int = 1
     budget: dict[str, Any] = field(default_factory=dict)
     """What it may take at most (`run_budgets.py`)."""
+    teacher: Version | None = None
+    """The version whose probabilities it learns, for an algorithm that has one."""
     recommendation: Recommendation | None = None
     """What the fix ladder said before; it is asked where this is empty."""
     override_reason: str = ""
@@ -82,6 +85,7 @@ def submit(
     audited = _check_reward(request, dataset)
     frozen = {name: chosen[name] for name in ("settings", "tuning", "seed")}
     digests = {"base": base.digest, "dataset": dataset.digest, "task_set": task_set.digest}
+    digests |= {"teacher": request.teacher.digest} if request.teacher else {}
     content = {"algorithm": request.algorithm, **digests, **frozen}
     return TrainingRun.submit(
         key=request.key,
@@ -92,6 +96,7 @@ def submit(
         base=base,
         dataset=dataset,
         task_set=task_set,
+        teacher=request.teacher,
         algorithm=request.algorithm,
         spec_digest=digest(content),
         forecast=launch_estimate.frozen_forecast(
@@ -119,6 +124,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     algorithm = recipes.ALGORITHMS[request.algorithm]
     base, task_set, seed = request.base, request.task_set, request.seed
     baseline = _check_base(base, task_set)
+    check_teacher(algorithm, base, request.teacher)
     _refuse_turns(algorithm, (request.dataset and request.dataset.task_sets) or [task_set])
     tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
     settings = check_settings(algorithm, base, tuning, request.settings)
@@ -165,7 +171,7 @@ def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor
         raise Refused(f"{dataset} {problem}", field="dataset")
     if problem := dataset_builder.unfit(dataset, request.base):
         raise Refused(f"{problem}; build one for {request.base}", field="dataset")
-    leak_refusals.refuse_at_hand(request.base, dataset, task_set)
+    leak_refusals.refuse_at_hand(request.base, dataset, task_set, request.teacher)
     _refuse_judges(algorithm, dataset)
     return dataset
 
@@ -267,7 +273,7 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
 
 def _refuse_judges(algorithm: recipes.Algorithm, dataset: Dataset) -> None:
     """Raise Refused for a reward that a trainer could not ask for: it holds no key and reaches no server."""
-    for task_set in dataset.task_sets if algorithm.is_reinforced else ():
+    for task_set in dataset.task_sets if algorithm.practises else ():
         if "judge" in rubric.needs(task_set.environment_version.verifier):
             raise Refused(
                 f"the verifier of {task_set.environment_version} asks an LLM judge, and a trainer holds no key and "

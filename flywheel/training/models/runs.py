@@ -48,6 +48,8 @@ class TrainingRun(Job):
     recommendation = models.ForeignKey(
         Recommendation, on_delete=models.SET_NULL, null=True, blank=True, related_name="training_runs"
     )
+    teacher = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """Whose probabilities it learns; None for an algorithm without a teacher."""
     override_reason = models.TextField(blank=True)
     """Why not what was recommended; required then."""
     reward_audit = models.ForeignKey(

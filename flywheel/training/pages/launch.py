@@ -174,6 +174,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "can_show": set_power(task_set, base.pk),
         "validation": _validation(form, task_set),
         **_forecast(form, base, task_set, data),
+        "teachers": _teachers(base, chosen.get("teacher")) if form.known.has_teacher else [],
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
 
@@ -228,6 +229,12 @@ def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:
     return refs if chosen in refs or not chosen else [chosen, *refs]
 
 
+def _teachers(base: Version, chosen: Version | None) -> list[str]:
+    """Other versions whose probabilities can be read."""
+    rows = Version.objects.filter(agent__project=base.agent.project_id, weights__isnull=False).exclude(pk=base.pk)
+    return _offered(rows.select_related("agent").order_by("-pk"), str(chosen or ""))
+
+
 def _datasets(task_set: TaskSet, kind: str) -> QuerySet[Dataset]:
     """Those of the set, and those from elsewhere, with rows that the algorithm can learn from."""
     rows = Dataset.objects.filter(Q(task_set=task_set) | Q(task_set=None), project=task_set.project, kind=kind)
@@ -243,7 +250,7 @@ def _rollout_runs(task_set: TaskSet, chosen: EvalRun | None) -> list[EvalRun]:
 
 def _chosen(form: launch_form.LaunchForm) -> str:
     """Return the query string that keeps the form's references, not its fields."""
-    rows = {name: form.cleaned_data.get(name) for name in ("dataset", "rollouts", "leave_out")}
+    rows = {name: form.cleaned_data.get(name) for name in ("dataset", "rollouts", "leave_out", "teacher")}
     kept = {
         **form.refs,
         "algorithm": form.known.name,

@@ -45,7 +45,7 @@ from flywheel.training.pipelines.stage_gates import LIMITS
 PREFIX = "set."
 MOST_EARLIER = 8_000
 """Characters in which the stages before this one are kept."""
-_ROWS = ("key", "base", "task_set", "dataset", "rollouts")
+_ROWS = ("key", "base", "task_set", "dataset", "rollouts", "teacher")
 _FIRST = {
     **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on", "grid", *UNITS, "earlier", *LIMITS), ""),
     "mode": "full",
@@ -88,6 +88,10 @@ class LaunchForm(ObjectForm):
         ref = self.cleaned_data["task_set"]
         return self._row(find_task_set, ref) if ref else _first_set(self.project, self.base)
 
+    def clean_teacher(self) -> Version | None:
+        ref = self.cleaned_data["teacher"]
+        return self._row(find_version, ref) if ref else None
+
     def clean_dataset(self) -> Dataset | None:
         """One that is kept, instead of one that is built of the set."""
         ref = self.cleaned_data["dataset"]
@@ -129,6 +133,8 @@ class LaunchForm(ObjectForm):
             chosen["dataset"] = dataset = None  # another algorithm was chosen, which cannot learn from it
         if dataset or self.known.data == "tasks":
             chosen["rollouts"] = None  # it has its rows already, or practises the tasks themselves
+        if not self.known.has_teacher:
+            chosen["teacher"] = None
         if dataset or self.known.data != "tasks":
             chosen["leave_out"] = None  # what is imitated need not be solved now and then
         return chosen
@@ -351,6 +357,7 @@ def as_data(run: TrainingRun) -> dict[str, str]:
         "base": str(run.base),
         "task_set": str(run.task_set),
         "algorithm": run.algorithm,
+        "teacher": str(run.teacher or ""),
         "seed": str(run.seed),
         "reason": run.override_reason,
         "dataset": str(rows) if is_kept else "",

@@ -214,6 +214,7 @@ def run_of(request: PageRequest, pk: int) -> TrainingRun:
     rows = TrainingRun.objects.select_related(
         "project",
         "base__agent",
+        "teacher__agent",
         "dataset",
         "task_set__environment_version__environment",
         "baseline",

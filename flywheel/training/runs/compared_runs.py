@@ -117,7 +117,14 @@ class Measure:
 def rows(project: Project) -> QuerySet[TrainingRun]:
     """The project's runs, with all that a comparison reads of them."""
     return TrainingRun.objects.filter(project=project).select_related(
-        "project", "base__agent", "dataset__task_set", "task_set", "baseline", "produced__agent", "evaluation"
+        "project",
+        "base__agent",
+        "teacher__agent",
+        "dataset__task_set",
+        "task_set",
+        "baseline",
+        "produced__agent",
+        "evaluation",
     )
 
 
@@ -173,6 +180,7 @@ def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, l
     rows: dict[str, list[Any]] = {
         "algorithm": [side.run.algorithm_label for side in sides],
         "base": [str(side.run.base) for side in sides],
+        "teacher": [side.run.teacher and str(side.run.teacher) for side in sides],
         "task_set": [str(side.run.task_set) for side in sides],
         "dataset": [str(side.run.dataset) for side in sides],
         "tuning": [_tuning(side.run) for side in sides],

@@ -55,7 +55,8 @@ def repeat(run: TrainingRun, *, key: uuid.UUID, actor: Actor, seed: int | None =
 def repeat_with_other_seeds(run: TrainingRun, *, number: int, key: uuid.UUID, actor: Actor) -> list[TrainingRun]:
     """Launch it under the next `number` seeds that no run like it has: a sweep, of which the same key gives the same
     runs. After the largest seed comes 0. Raises as `repeat` does."""
-    alike = {name: getattr(run, name) for name in ("algorithm", "base", "dataset", "task_set", "settings", "tuning")}
+    names = ("algorithm", "base", "teacher", "dataset", "task_set", "settings", "tuning")
+    alike = {name: getattr(run, name) for name in names}
     taken = set(TrainingRun.objects.filter(project=run.project_id, **alike).values_list("seed", flat=True))
     others = ((run.seed + more) % (run_control.MAX_SEED + 1) for more in count(1))
     seeds = list(islice((seed for seed in others if seed not in taken), number))
@@ -65,9 +66,10 @@ def repeat_with_other_seeds(run: TrainingRun, *, number: int, key: uuid.UUID, ac
 def _request(run: TrainingRun, key: uuid.UUID) -> run_control.LaunchRequest:
     if not run.is_finished:
         raise Stale(f"{run} is {run.state}; repeat it when it has finished")
-    for artifact in filter(None, (run.base.weights, run.base.adapter)):
-        if gone := artifacts.missing(artifact):
-            raise Refused(f"{gone[0]} of {run.base} is missing from the storage", field="base")
+    for field, version in (("base", run.base), ("teacher", run.teacher)):
+        for artifact in filter(None, (version.weights, version.adapter) if version else ()):
+            if gone := artifacts.missing(artifact):
+                raise Refused(f"{gone[0]} of {version} is missing from the storage", field=field)
     try:
         dataset_builder.open_rows(run.dataset).close()
     except FileNotFoundError:
@@ -77,6 +79,7 @@ def _request(run: TrainingRun, key: uuid.UUID) -> run_control.LaunchRequest:
         base=run.base,
         algorithm=run.algorithm,
         task_set=run.task_set,
+        teacher=run.teacher,
         dataset=run.dataset,
         settings=run.settings,
         has_all_settings=True,

@@ -80,6 +80,29 @@ def test_the_worker_asks_what_the_base_learnt_from(room: Room, large: None) -> N
     assert told.endswith(f"the data is {run.dataset}")
 
 
+def test_the_worker_asks_what_the_teacher_learnt_from_and_a_distilled_version_has_learnt_it_too(
+    room: Room, large: None
+) -> None:
+    run = room.launch()
+    digests = iter("bcd")
+    produced = [
+        room.build.version(
+            weights=Artifact.objects.create(digest=next(digests) * 64, manifest={}, kind="model", size=9)
+        )
+        for _ in range(2)
+    ]
+    TrainingRun.objects.filter(pk=run.pk).update(produced=produced[0])
+    other = another_set(room, like(room, trained(room)), environment=room.build.environment())
+    train = room.build.task(Split.TRAIN, prompt="Quite another request", bucket="wrong_tool")
+    TaskSetMember.objects.create(task_set=other, task=train, split=Split.TRAIN)
+    room.evaluated(task_set=other)
+    taught = room.launch(task_set=other, algorithm="distillation", teacher=produced[0])
+    assert f"1 of 1 held-out tasks of {other}" in (told := leak_refusals.refusal(taught))
+    assert told.endswith(f"the data is {run.dataset}")
+    TrainingRun.objects.filter(pk=taught.pk).update(produced=produced[1])
+    assert contamination_checks.datasets_of(produced[1]) == [run.dataset, taught.dataset]
+
+
 def test_pages_say_who_compares_and_what_was_found(
     room: Room, large: None, sign_in: SignIn, cast: Cast, client: Client, key: Any
 ) -> None:

@@ -47,6 +47,16 @@ def test_a_repeat_is_the_same_to_the_letter(room: Room) -> None:
     assert (other.state, other.override_reason) == (State.QUEUED, "a test")
 
 
+def test_a_repeat_has_the_same_teacher_or_is_refused(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = Artifact.objects.create(digest="b" * 64, manifest={}, kind="model", size=2_800_000)
+    run = finished(room, algorithm="distillation", teacher=room.build.version(weights=weights))
+    assert (again(room, run).teacher, again(room, run).spec_digest) == (run.teacher, run.spec_digest)
+    monkeypatch.setattr("flywheel.agents.artifacts.missing", lambda it: ["config.json"] if it == weights else [])
+    with pytest.raises(Refused, match="assistant@2 is missing from the storage") as refused:
+        again(room, run)
+    assert refused.value.field == "teacher"
+
+
 def test_a_setting_that_came_later_stays_away(room: Room) -> None:
     run = finished(room, algorithm="grpo")
     run.settings.pop("unsafe_penalty")

@@ -101,6 +101,7 @@ class Directory:
         settings: dict[str, Any] | None = None,
         eval_every: int = 100,
         checkpoint_every: int = 100,
+        teacher: Path | None = None,
         **fields: Any,
     ) -> None:
         self.path = path
@@ -138,6 +139,9 @@ class Directory:
             },
             **fields,
         }
+        if algorithm == "distillation" and teacher is not None:
+            weights = {"path": str(teacher), "digest": checkpoints.directory_digest(teacher)}
+            self.spec["teacher"] = {"base": weights, "adapter": None}
         if validation:
             self.spec["data"]["validation"] = self.write("data/validation.jsonl", validation)
             self.spec["validation"] = {"every": eval_every, "limit": 64}

@@ -74,7 +74,9 @@ def start() -> Iterator[Start]:
     context.set_forkserver_preload(
         [
             "workers.trainers.online_tasks",
+            "workers.trainers.attempts.distillation",
             "workers.trainers.attempts.ppo",
+            "workers.trainers.attempts.weighted_imitation",
             "trl.trainer.grpo_trainer",
             "trl.trainer.rloo_trainer",
             "trl.trainer.sft_trainer",
@@ -106,6 +108,6 @@ def _alphabet() -> list[str]:
 @pytest.fixture
 def make(base: Path, tmp_path: Path) -> Make:
     def create(algorithm: str = "sft", *, name: str = "run", on: Path | None = None, **fields: Any) -> Directory:
-        return Directory(tmp_path / name, on or base, algorithm, **fields)
+        return Directory(tmp_path / name, on or base, algorithm, **{"teacher": base, **fields})
 
     return create

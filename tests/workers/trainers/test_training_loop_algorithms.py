@@ -28,6 +28,7 @@ OWN = {
     "cispo": OF_ATTEMPTS | {"clip_high"},
     "importance_sampling": OF_ATTEMPTS | {"clip_high"},
     "ppo": OF_ATTEMPTS - {"zero_variance_groups"} | {"clip_low", "clip_high", "value_loss", "explained_variance"},
+    "distillation": OF_ATTEMPTS - {"zero_variance_groups"} | {"clip_low", "clip_high", "teacher_kl"},
     "rloo": OF_ATTEMPTS | {"clip_low", "clip_high", "clip_region", "kl"},
 }
 

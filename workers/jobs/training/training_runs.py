@@ -66,6 +66,8 @@ def train(lease: Lease) -> None:
         "base__agent",
         "base__weights",
         "base__adapter",
+        "teacher__weights",
+        "teacher__adapter",
         "dataset",
         "task_set__environment_version__environment",
         "baseline",
@@ -129,12 +131,16 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sources(run: TrainingRun) -> dict[str, Any]:
-    """The run's start: its base, and the adapter on it or None."""
-    assert run.base.weights is not None
-    base: dict[str, Any] = dict(_source(run.base.weights))
-    if settings := run.base.endpoint.get("chat_template_kwargs"):
+    """The run's start: its base, and the adapter on it or None; and its teacher, where it has one."""
+    return _weights(run.base) | ({"teacher": _weights(run.teacher)} if run.teacher else {})
+
+
+def _weights(version: Version) -> dict[str, Any]:
+    assert version.weights is not None
+    base: dict[str, Any] = dict(_source(version.weights))
+    if settings := version.endpoint.get("chat_template_kwargs"):
         base["chat_template_kwargs"] = settings
-    return {"base": base, "adapter": _source(run.base.adapter) if run.base.adapter else None}
+    return {"base": base, "adapter": _source(version.adapter) if version.adapter else None}
 
 
 def _environment(run: TrainingRun) -> dict[str, Any]:
@@ -153,8 +159,9 @@ def _environment(run: TrainingRun) -> dict[str, Any]:
 def check_spec(run: TrainingRun, place: Path) -> None:
     """Refuse a directory that was left by another run of the same number, as when a database is made anew."""
     spec = json.loads((place / "spec.json").read_bytes())
-    found = [spec[name] for name in ("algorithm", "seed", "settings", "tuning", "base", "adapter")]
-    wanted = [run.algorithm, run.seed, run.settings, run.tuning, *_sources(run).values()]
+    sources = _sources(run)
+    found = [spec.get(name) for name in ("algorithm", "seed", "settings", "tuning", *sources)]
+    wanted = [run.algorithm, run.seed, run.settings, run.tuning, *sources.values()]
     if found != wanted or spec["data"]["train"]["sha256"] != run.dataset.digest:
         raise TrainingFailed("run_directory", f"{place.name} in the runs directory holds another run; move it away")
 

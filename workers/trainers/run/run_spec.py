@@ -36,6 +36,14 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Teacher:
+    """A policy whose probabilities are learnt."""
+
+    base: Source
+    adapter: Source | None
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     path: Path
     sha256: str
@@ -65,6 +73,7 @@ class Spec:
     """Tasks of the train side that are asked on the way; rows of their clusters are not trained on."""
     validation_every: int
     validation_limit: int
+    teacher: Teacher | None
     digest: str
     """Of the spec itself: a checkpoint is only resumed under the spec that made it."""
 
@@ -97,7 +106,7 @@ def environment(spec: Spec) -> Environment:
         raise TrainingError("bad_spec", f"environment: {error}") from error
     except KeyError as error:
         raise _bad("environment.kind", error.args[0], "a known environment kind is wanted") from error
-    if spec.recipe.is_reinforced and env.max_turns > 1 and not spec.recipe.plays_episodes:
+    if spec.recipe.practises and env.max_turns > 1 and not spec.recipe.plays_episodes:
         raise _bad("environment.kind", spec.environment["kind"], "this trainer plays tasks of one turn")
     return env
 
@@ -260,7 +269,7 @@ def _spec(directory: Path, value: Any) -> Spec:
         raise TrainingError("bad_spec", "spec.json: is not an object")
     names = {
         "run", "algorithm", "seed", "base", "adapter", "environment", "tuning", "settings", "eval",
-        "checkpoint_every", "keep_attempts", "data", "validation",
+        "checkpoint_every", "keep_attempts", "data", "validation", "teacher",
     }  # fmt: skip
     for name in sorted(set(value) - names):
         raise _bad(name, value[name], f"is no field of a spec; the fields are {', '.join(sorted(names))}")
@@ -297,7 +306,16 @@ def _spec(directory: Path, value: Any) -> Spec:
         else None,
         validation_every=_whole(validation, "every", 1, "validation."),
         validation_limit=_whole(validation, "limit", 1, "validation."),
+        teacher=_teacher(_get(value, "teacher", dict)) if "teacher" in value else None,
         digest=digests.digest(value),
+    )
+
+
+def _teacher(value: Mapping[str, Any]) -> Teacher:
+    adapter = value.get("adapter")
+    return Teacher(
+        _source(_get(value, "base", dict, "teacher."), "teacher.base"),
+        None if adapter is None else _source(_get(value, "adapter", dict, "teacher."), "teacher.adapter"),
     )
 
 

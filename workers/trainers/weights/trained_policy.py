@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import json
 import os
 import shutil
@@ -96,6 +97,40 @@ def reference(run: Run, loaded: Policy) -> Any:
     where the configuration names no architecture.
     """
     return copy.deepcopy(loaded.model) if run.spec.mode == "full" else None
+
+
+def teacher(run: Run) -> Any:
+    """Return the policy whose probabilities are learnt, ready to be asked. Raises TrainingError of kind bad_spec where
+    there is none, model where it writes in other tokens than the run's own policy."""
+    spec, taught = run.spec, run.spec.teacher
+    if taught is None:
+        raise TrainingError("bad_spec", f"teacher: is missing; {spec.recipe.label} learns from one")
+    _check_digest(taught.base, "teacher.base", "model")
+    own = dataclasses.replace(spec, base=taught.base, mode="lora")  # what does not learn need not be kept in 32 bits
+    with model_process.mapping(taught.base.path):
+        model, tokenizer = _base(own)
+    with _refused(spec.base.path):
+        student = AutoTokenizer.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
+    if problem := _other_tokens(student.get_vocab(), tokenizer.get_vocab()):
+        raise TrainingError(
+            "model",
+            f"teacher.base: {problem}; probabilities are compared token by token, so both must have one tokenizer",
+        )
+    if taught.adapter is not None:
+        _check_digest(taught.adapter, "teacher.adapter", "adapter")
+        model = _with_adapter(run, model, taught.adapter, is_trainable=False).merge_and_unload()
+    return model.eval().requires_grad_(False)
+
+
+def _other_tokens(student: Mapping[str, int], teacher: Mapping[str, int]) -> str:
+    """Say how two vocabularies differ; empty where they do not."""
+    different = sorted(student.items() ^ teacher.items(), key=lambda each: each[1])
+    if not different:
+        return ""
+    number = different[0][1]
+    words = ({place: text for text, place in each.items()}.get(number) for each in (teacher, student))
+    mine, yours = (repr(text) if text is not None else "nothing" for text in words)
+    return f"its token {number} is {mine}, and the policy's is {yours}"
 
 
 def encode(tokenizer: Any, prompts: Sequence[Sequence[dict[str, Any]]], tools: Sequence[Any]) -> list[list[int]]:
@@ -245,11 +280,11 @@ def _with_adapter(run: Run, model: Any, source: Source, *, is_trainable: bool) -
         with safe_open(weights, "pt") as file:
             given = set(file.keys())
     except Exception as error:
-        raise TrainingError("adapter", f"{source.path} does not fit {run.spec.base.path}: {error}") from error
+        raise TrainingError("adapter", f"{source.path} does not fit {model.name_or_path}: {error}") from error
     wanted = set(get_peft_model_state_dict(tuned))
     if given != wanted:
         strange = ", ".join(sorted(given ^ wanted)[:3])
-        raise TrainingError("adapter", f"{source.path} does not fit {run.spec.base.path}: {strange} is not in both")
+        raise TrainingError("adapter", f"{source.path} does not fit {model.name_or_path}: {strange} is not in both")
     rank = getattr(tuned.peft_config["default"], "r", None)
     if is_trainable and rank != run.spec.rank:
         run.warn(f"the adapter that is trained on has rank {rank}; tuning.rank {run.spec.rank} does not apply")

@@ -7,6 +7,7 @@ every job that failed says why.
 import json
 import os
 import resource
+import shutil
 import signal
 import uuid
 from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ from tests.conftest import Build, Cast
 from tests.pages import page_of
 from tests.worker import Worker
 from workers.jobs.training import training_runs
-from workers.trainers.run import run_spec
+from workers.trainers.run import checkpoints, run_spec
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -381,6 +382,20 @@ def test_the_chat_template_is_set_in_training_as_in_evals(launched: Launch, buil
     training_runs.prepare(run, run.directory)  # as after a kill: it is the same run's
     spec = run_spec.read(run.directory, "sft")
     assert spec.base.chat_template_kwargs == settings
+
+
+def test_a_run_has_its_teachers_weights_in_its_directory(launched: Launch, build: Build, tmp_path: Path) -> None:
+    better = shutil.copytree(settings.REFERENCE_POLICY, tmp_path / "better")
+    (better / "config.json").write_text((better / "config.json").read_text() + "\n")
+    run = launched(algorithm="distillation", teacher=version(build, weights=artifacts.store(better, "model")))
+    training_runs.prepare(run, run.directory)
+    training_runs.prepare(run, run.directory)  # as after a kill: it is the same run's
+    spec = run_spec.read(run.directory, "grpo")
+    assert spec.teacher is not None
+    assert spec.teacher.base.digest == checkpoints.directory_digest(spec.teacher.base.path) != spec.base.digest
+    run.teacher = version(build)
+    with pytest.raises(training_runs.TrainingFailed, match="holds another run"):
+        training_runs.prepare(run, run.directory)
 
 
 def test_a_directory_of_another_run_is_refused(launched: Launch) -> None:

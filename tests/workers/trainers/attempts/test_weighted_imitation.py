@@ -104,7 +104,7 @@ def test_it_learns_as_the_reference_does(make: Make, trained: Path) -> None:
 
 
 def test_the_better_of_two_attempts_becomes_likelier_than_the_worse(make: Make, start: Start, trained: Path) -> None:
-    from workers.trainers.weights.trained_policy import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     rows = []
     for name in NAMES[:4]:

@@ -40,7 +40,7 @@ def test_killed_and_resumed_is_as_uninterrupted(tuning: dict[str, Any], make: Ma
     assert broken.steps_kept == [12, 14]
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "dpo", "kto", "awr"])
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "dpo", "kto", "awr", "distillation"])
 def test_cancelled_and_resumed_is_as_uninterrupted(algorithm: str, make: Make, start: Start, trained: Path) -> None:
     fields = {"on": trained, "steps": 5, "checkpoint_every": 2, "names": NAMES[:3], "held_out": False}
     whole, broken = make(algorithm, name="whole", **fields), make(algorithm, name="broken", **fields)
