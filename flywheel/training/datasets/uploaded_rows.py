@@ -286,7 +286,7 @@ def _attempts(at: str, root: Row) -> Line:
 
 
 def _score(tried: Row) -> float:
-    value = tried.value.get("score")
+    value: Any = tried.value.get("score")
     if not _is_number(value) or not attempt_scores.LEAST <= value <= attempt_scores.MOST:
         wanted = f"a number from {attempt_scores.LEAST:g} to {attempt_scores.MOST:g}"
         raise FormatError(f"{tried.at('score')}: {quote(value)} is not {wanted}")

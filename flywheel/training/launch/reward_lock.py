@@ -76,7 +76,9 @@ def kept(run: TrainingRun) -> dict[str, Any]:
     """Return the reward's record that stays with the run, and with every candidate that comes of it, for ever."""
     audit, leave = run.reward_audit, run.audit_override
     learns = ALGORITHMS[run.algorithm].is_reinforced or run.dataset.is_chosen_by_reward
-    if not learns:
+    if run.teacher is not None:
+        words = f"learnt from a teacher, {run.teacher}, and from no reward"
+    elif not learns:
         words = "learnt from what people wrote or brought, and from no reward here"
     elif leave is not None:
         words = f"audit overridden by {leave.created_by}: {leave.reason}"

@@ -85,13 +85,15 @@ class WeightedTrainer(SFTTrainer):
         """Log-probabilities by the place of their row, where they are as many as the tokens that the policy wrote: what
         a template adds behind the end of an answer nobody sampled, and some servers do not tell of the end."""
         ends = set(ends_of(self.model, self.processing_class))
+        prepared: Any = self.train_dataset
+        limit: int = self.args.max_length  # type: ignore[attr-defined]
         found, strange = {}, 0
-        for row in self.train_dataset:
+        for row in prepared:
             if not (given := rows[row["row"]].get("logprobs")):
                 continue
             learnt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label != UNREAD]
             last = max((at for at, token in enumerate(learnt) if token in ends), default=None)
-            is_cut = len(row["input_ids"]) >= (self.args.max_length or math.inf)
+            is_cut = len(row["input_ids"]) >= limit
             own = len(learnt) if last is None else last + 1
             if len(given) in (own, own - 1) or (is_cut and len(given) >= own):
                 found[row["row"]] = torch.tensor(given)
@@ -99,7 +101,7 @@ class WeightedTrainer(SFTTrainer):
                 strange += 1
         if strange:
             warn(
-                f"{strange} of {len(self.train_dataset)} rows have another number of log-probabilities than their "
+                f"{strange} of {len(prepared)} rows have another number of log-probabilities than their "
                 "answer has tokens; they are learnt without importance ratios"
             )
         return found

@@ -28,7 +28,7 @@ def teacher(base: Path, tmp_path_factory: pytest.TempPathFactory, start: Start) 
 def test_it_learns_as_the_reference_does(make: Make, trained: Path, teacher: Path) -> None:
     from workers.trainers.attempts.distillation import DistillationTrainer
 
-    taught = AutoModelForCausalLM.from_pretrained(teacher).eval()
+    taught = AutoModelForCausalLM.from_pretrained(teacher)
     trainer, of, watched = built(
         "distillation", make, trained, partial(DistillationTrainer, teacher=taught), settings={"beta": 0.0}
     )
