@@ -153,6 +153,8 @@ ALGORITHMS: dict[str, Algorithm] = {
             fixes=(),
             description="Advantage-weighted regression: imitate recorded attempts, the more the better they scored "
             "than others at the same task. Nothing new is sampled; for attempts that are there already.",
+            # Ten times that rate took the reference policy from 25.2 to 24.1 % of its held-out tasks, this one to 28.0.
+            own={"learning_rate": 1e-4},
         ),
         _grpo(
             "importance_sampling",

@@ -252,7 +252,7 @@ _ROWS = [
         algorithms=("kto",), min=0.0, max=1000.0, shown=True,
     ),
     Setting(
-        "advantage_scale", float, 0.3,
+        "advantage_scale", float, 0.1,
         "An attempt weighs exp(advantage / this), its advantage being its score less the mean of its group. Lower "
         "learns from the best alone, higher imitates all alike.",
         algorithms=("awr",), min=0.01, max=100.0, shown=True,

@@ -27,8 +27,8 @@ class AttemptScores:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What a dataset remembers: `{"attempts", "groups", "telling", "least", "most"}`, `telling` the groups in which
-        one is better than another; empty without scores."""
+        """A dataset's record of them, `{"attempts", "groups", "telling", "least", "most"}`; `telling` are the groups in
+        which one is better than another. Empty without scores."""
         if not self._groups:
             return {}
         counts, least, most = zip(*self._groups.values(), strict=True)

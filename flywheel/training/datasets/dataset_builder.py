@@ -55,7 +55,7 @@ class Attempt(NamedTuple):
     """One that was scored."""
 
     passed: bool
-    said: list[Message]
+    messages: list[Message]
     """The whole conversation."""
     score: float
     name: str
@@ -257,7 +257,7 @@ def _check_rollouts(rollouts: EvalRun, task_set: TaskSet) -> None:
 
 def _demonstrations(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     for task in tasks:
-        passed = [reopened(speaker, task, tried.said) for tried in attempts.get(task.pk, []) if tried.passed]
+        passed = [reopened(speaker, task, tried.messages) for tried in attempts.get(task.pk, []) if tried.passed]
         for number, episode in enumerate(_distinct([_right(speaker, task), *passed])[: MAX_PER_TASK + 1]):
             yield from demonstrations(speaker, task, episode, "rollout" if number else _origin(task))
 
@@ -329,7 +329,7 @@ def _pairs(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[
         opening = speaker.env.reset(core_task(task), 0)
         wrong = [([*opening, failed], "failure")] if failed else []
         tried = attempts.get(task.pk, [])
-        wrong += [(reopened(speaker, task, each.said), "rollout") for each in tried if not each.passed]
+        wrong += [(reopened(speaker, task, each.messages), "rollout") for each in tried if not each.passed]
         origins = {_output_key(episode): origin for episode, origin in reversed(wrong)}
         different = _distinct([episode for episode, _ in wrong])
         rows = (preference(speaker, task, right, episode, origins[_output_key(episode)]) for episode in different)
@@ -378,7 +378,7 @@ def _thumbs(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator
 def _scored(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     for task in tasks:
         for tried in attempts.get(task.pk, []):
-            yield from scored(speaker, task, reopened(speaker, task, tried.said), tried.score, tried.name)
+            yield from scored(speaker, task, reopened(speaker, task, tried.messages), tried.score, tried.name)
 
 
 def scored(speaker: Speaker, task: Task, episode: list[Message], score: float, name: str) -> Iterator[dict[str, Any]]:

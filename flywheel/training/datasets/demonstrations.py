@@ -200,8 +200,8 @@ class Gathered:
                 yield row, worth
 
     def _worth(self, row: Trajectory, said: Collection[Any]) -> float | None:
-        """What it is worth, of which a person's word on the whole decides before feedback; None for one that this
-        choice does not take."""
+        """Its worth, of which a person's word on the whole decides before feedback; None for one that this choice does
+        not take."""
         if self.choice.good == "filter":
             return 1.0
         if self.kind == Dataset.Kind.SFT:

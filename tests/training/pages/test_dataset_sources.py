@@ -331,3 +331,24 @@ def test_thumbs_of_a_task_set_are_shown_by_task(room: Room, sign_in: SignIn) -> 
     text = page_of(client.get(address(room, "dataset", made.name, made.version)))
     assert "6 up, 6 down" in text
     assert [text.count(f"thumb {way}") for way in ("up", "down")] == [6, 6]
+
+
+def test_scored_attempts_show_their_scores_and_awr_is_offered_for_them(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    tried = [{"completion": "<b>Hello</b>", "score": 1}, {"completion": "Go away", "score": -0.5}]
+    made = made_of(room, client, {"prompt": "Hi?", "attempts": tried})
+    page = client.get(address(room, "dataset", made.name, made.version))
+    text = page_of(page)
+    assert "2 attempts in 1 group, of which 1 tells better from worse" in text
+    assert [text.count(score) for score in ("score 1", "score -0.5")] == [1, 1]
+    assert "&lt;b&gt;Hello" in page.content.decode()
+    launch = client.get(address(room, "launch"), {"dataset": str(made), "task_set": str(room.task_set)})
+    assert 'value="awr" checked' in page_of(launch)
+    asked = {"task_set": str(room.task_set), "algorithm": "awr"}
+    assert "name an evaluation of the train tasks" in page_of(client.get(address(room, "launch"), asked))
+    rollouts = room.evaluated(lambda task, sample: WRONG if sample else right(task), split=Split.TRAIN)
+    chosen = page_of(client.get(address(room, "launch"), {**asked, "rollouts": str(rollouts.pk)}))
+    assert "12 attempts in 6 groups, of which 6 tell better from worse" in chosen
+    shown = page_of(client.get(address(room, "rollouts", rollouts.pk), {"form": "scored"}))
+    assert "attempts with their scores" in shown
+    assert "Reward at least" not in shown

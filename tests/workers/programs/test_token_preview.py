@@ -11,7 +11,7 @@ import pytest
 import trl
 
 from flywheel.core.traces import Message, ToolCall
-from tests.workers.trainers.cast import NAMES, Directory, Start, pair_row, sft_row, task, thumb_row
+from tests.workers.trainers.cast import NAMES, Directory, Start, pair_row, scored_row, sft_row, task, thumb_row
 from tests.workers.trainers.conftest import base, start
 from workers.programs import token_preview
 
@@ -50,6 +50,9 @@ ROWS = {
     "kto": [thumb_row(name) | {"completion": native("remind", name)} for name in NAMES[:4]],
     "grpo": [task(name) for name in NAMES[:4]],
 }
+
+SCORED = [scored_row(name) | {"completion": native("remind", name)} for name in NAMES[:4]]
+"""AWR's rows are SFT's with a score, and made into tokens by the same trainer."""
 
 NAMED = {"dpo": ["chosen", "rejected"] * 4, "kto": ["good", "bad"] * 2}
 
@@ -120,11 +123,11 @@ def test_it_shows_what_the_trainer_gets(algorithm: str, real: Path, tmp_path: Pa
     assert preview["left_out"] == preview["cut"] == 0
 
 
-@pytest.mark.parametrize("algorithm", ["sft", "dpo", "kto"])
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "kto", "awr"])
 def test_what_is_cut_and_left_out_is_what_the_trainer_cuts(
     algorithm: str, base: Path, tmp_path: Path, start: Start
 ) -> None:
-    rows = [dict(row) for row in ROWS[algorithm]]
+    rows = [dict(row) for row in ROWS.get(algorithm, SCORED)]
     rows[1]["prompt"] = [{"role": "user", "content": "remind Bo " * 20}]
     rows[2]["prompt"] = [{"role": "user", "content": "remind Cy " * 60}]
     given: dict[str, Any] = {"train": rows, "settings": {"batch_size": 4, "max_length": 120}}
