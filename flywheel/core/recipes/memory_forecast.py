@@ -130,8 +130,8 @@ class Plan:
         return bool(self.tuning["mode"] == "lora")
 
     @property
-    def is_reinforced(self) -> bool:
-        return ALGORITHMS[self.algorithm].is_reinforced
+    def practises(self) -> bool:
+        return ALGORITHMS[self.algorithm].practises
 
     @property
     def processes(self) -> int:
@@ -154,10 +154,13 @@ class Plan:
 
     @property
     def has_reference(self) -> bool:
-        """Whether a second copy of the weights is kept; a LoRA's start is its base, which is there."""
+        """Whether a second copy of the weights is kept; a LoRA's start is its base, which is there. A teacher is taken
+        to be as large as who learns from it."""
+        if ALGORITHMS[self.algorithm].has_teacher:
+            return True
         if self.is_lora:
             return False
-        return not self.is_reinforced if self.algorithm in ("dpo", "kto") else bool(self.settings.get("beta"))
+        return not self.practises if self.algorithm in ("dpo", "kto") else bool(self.settings.get("beta"))
 
     @property
     def learning(self) -> int:
@@ -166,7 +169,7 @@ class Plan:
 
     def tokens(self, of_row: int) -> int:
         """Tokens of a sequence that is learnt from, given those of its row."""
-        if self.is_reinforced:
+        if self.practises:
             return of_row + int(self.settings["max_completion_length"])
         most = int(self.settings["max_length"])
         return most if self.settings.get("trl.packing") else min(of_row, most)
@@ -256,13 +259,13 @@ def _updating(plan: Plan) -> dict[str, int]:
 def _answering(plan: Plan) -> dict[str, int]:
     """Parts while answers are written: keys and values of every token so far, the prompts' one pass, and the scores."""
     shapes, settings = plan.shapes, plan.settings
-    asked = plan.share if plan.is_reinforced else min(ASKED_MOST, plan.held_out)
+    asked = plan.share if plan.practises else min(ASKED_MOST, plan.held_out)
     at_once = min(int(settings["eval_batch_size"]), max(1, asked))
     number = HALF if plan.device == "cuda" and plan.is_lora else FLOAT
     prompt = plan.lengths.longest
     cache = 2 * shapes.layers * shapes.keys * (prompt + int(settings["max_completion_length"])) * at_once * number
     prefill = at_once * prompt * (3 * shapes.inner + 6 * shapes.hidden) * number
-    scores = at_once * shapes.vocabulary * FLOAT * ANSWER_COPIES[plan.is_reinforced]
+    scores = at_once * shapes.vocabulary * FLOAT * ANSWER_COPIES[plan.practises]
     return {"answers": cache + cache // max(1, shapes.layers) + max(prefill, scores)}
 
 
@@ -298,7 +301,7 @@ def _operations(plan: Plan) -> float:
     passes = 2.0 if plan.is_lora else 3.0
     passes += bool(settings["gradient_checkpointing"])
     passes += plan.algorithm in ("dpo", "kto") or bool(settings.get("beta"))
-    passes += plan.is_reinforced  # its own attempts are written first
+    passes += plan.practises  # its own attempts are written first
     return float(forward * passes)
 
 

@@ -62,16 +62,9 @@ NAMESPACE = uuid.UUID("3f6d2f0a-5a2c-4c43-9b6e-0b6a52b1a7de")
 
 def train(lease: Lease) -> None:
     """Carry out the run that the lease holds."""
-    run = TrainingRun.objects.select_related(
-        "base__agent",
-        "base__weights",
-        "base__adapter",
-        "teacher__weights",
-        "teacher__adapter",
-        "dataset",
-        "task_set__environment_version__environment",
-        "baseline",
-    ).get(pk=lease.job.pk)
+    weights = ("base__agent", "base__weights", "base__adapter", "teacher__weights", "teacher__adapter")
+    measured = ("task_set__environment_version__environment", "baseline")
+    run = TrainingRun.objects.select_related("dataset", *weights, *measured).get(pk=lease.job.pk)
     if problem := reward_lock.refusal(run):
         raise TrainingFailed("reward_audit", problem)
     if problem := leak_watch.refusal(lease, run):
@@ -137,10 +130,11 @@ def _sources(run: TrainingRun) -> dict[str, Any]:
 
 def _weights(version: Version) -> dict[str, Any]:
     assert version.weights is not None
-    base: dict[str, Any] = dict(_source(version.weights))
-    if settings := version.endpoint.get("chat_template_kwargs"):
-        base["chat_template_kwargs"] = settings
-    return {"base": base, "adapter": _source(version.adapter) if version.adapter else None}
+    told = {name: value for name in ("chat_template_kwargs",) if (value := version.endpoint.get(name))}
+    return {
+        "base": {**_source(version.weights), **told},
+        "adapter": _source(version.adapter) if version.adapter else None,
+    }
 
 
 def _environment(run: TrainingRun) -> dict[str, Any]:
