@@ -82,6 +82,8 @@ class PipelineStageOut(Schema):
     algorithm: str
     task_set: Ref
     dataset: Ref
+    teacher: Ref | None
+    """Version whose probabilities `distillation` learns."""
     tuning: dict[str, Any]
     settings: dict[str, Any]
     seed: int
@@ -195,7 +197,9 @@ def end_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
 
 def _pipelines(request: HttpRequest) -> QuerySet[Pipeline]:
     rows = Pipeline.objects.filter(project=keyed(request).project).select_related("base__agent", "created_by")
-    return rows.prefetch_related("stages__task_set", "stages__dataset", "stages__runs__produced__agent")
+    return rows.prefetch_related(
+        "stages__task_set", "stages__dataset", "stages__teacher__agent", "stages__runs__produced__agent"
+    )
 
 
 def _pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:

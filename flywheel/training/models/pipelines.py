@@ -70,6 +70,7 @@ class PipelineStage(models.Model):
     algorithm = models.CharField(max_length=16)
     task_set = models.ForeignKey(TaskSet, on_delete=models.PROTECT, related_name="+")
     dataset = models.ForeignKey(Dataset, on_delete=models.PROTECT, related_name="+")
+    teacher = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     tuning = models.JSONField()
     settings = models.JSONField()
     seed = models.PositiveIntegerField(default=1)

@@ -116,6 +116,7 @@ def _freeze(number: int, stage: StageRequest, before: Sequence[PipelineStage], a
         task_set=asked.task_set,
         dataset=dataset,
         gate=gate,
+        teacher=asked.teacher,
         override_reason=asked.override_reason,
         **{name: columns[name] for name in ("tuning", "settings", "seed", "budget")},
     )

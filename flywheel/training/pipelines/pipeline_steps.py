@@ -104,6 +104,7 @@ def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
             algorithm=stage.algorithm,
             task_set=stage.task_set,
             dataset=stage.dataset,
+            teacher=stage.teacher,
             settings=stage.settings,
             has_all_settings=True,
             tuning=stage.tuning,

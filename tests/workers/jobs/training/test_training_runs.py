@@ -38,6 +38,7 @@ from tests.conftest import Build, Cast
 from tests.pages import page_of
 from tests.worker import Worker
 from workers.jobs.training import training_runs
+from workers.jobs.training.trainer_process import TrainingFailed
 from workers.trainers.run import checkpoints, run_spec
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -394,7 +395,7 @@ def test_a_run_has_its_teachers_weights_in_its_directory(launched: Launch, build
     assert spec.teacher is not None
     assert spec.teacher.base.digest == checkpoints.directory_digest(spec.teacher.base.path) != spec.base.digest
     run.teacher = version(build)
-    with pytest.raises(training_runs.TrainingFailed, match="holds another run"):
+    with pytest.raises(TrainingFailed, match="holds another run"):
         training_runs.prepare(run, run.directory)
 
 

@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('training', '0012_training_attempts'),
+        ('training', '0013_pipelines'),
     ]
 
     operations = [
