@@ -57,11 +57,12 @@ def check(adapter: Artifact) -> None:
         config = json.loads(artifacts.read(adapter, CONFIG))
     except ValueError as error:
         raise NotServable(f"{adapter}: {CONFIG} is not JSON: {error}") from error
-    if reasons := list(_reasons(config if isinstance(config, dict) else {})):
-        raise NotServable(f"{adapter} cannot be served beside its base: {'; '.join(reasons)}")
+    if found := list(reasons(config if isinstance(config, dict) else {})):
+        raise NotServable(f"{adapter} cannot be served beside its base: {'; '.join(found)}")
 
 
-def _reasons(config: dict[str, Any]) -> Iterator[str]:
+def reasons(config: dict[str, Any]) -> Iterator[str]:
+    """Why an adapter of this configuration, as PEFT has it, cannot be served beside its base."""
     if config.get("peft_type") != "LORA":
         yield f"it is of type {config.get('peft_type')!r}, not LORA"
     for name, why in _MUST_BE_UNSET.items():

@@ -60,7 +60,8 @@ VARIABLES = {
         Variable(
             "FLYWHEEL_VLLM_URL",
             "",
-            "http://host:port of the vLLM server that `make serve` started, which evals can be run on; empty for none",
+            "http://host:port of the vLLM server that `make serve` started, which evals can be run on and training can "
+            "sample from; empty for none",
         ),
         Variable(
             "FLYWHEEL_URL",

@@ -68,6 +68,17 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
         ("grpo", {"value_clip": 0.1}, "value_clip: does not apply to GRPO, only to ppo"),
         ("importance_sampling", {"scale_rewards": "group"}, "scale_rewards: does not apply to Importance sampling"),
         ("grpo", {"epsilon_high": 0.1}, "epsilon_high: 0.1 is below epsilon"),
+        ("grpo", {"rollouts": "sglang"}, "rollouts: 'sglang' is not right; expected one of trainer, vllm"),
+        ("rloo", {"rollouts": "vllm"}, "rollouts: does not apply to RLOO, only to grpo"),
+        ("grpo", {"rollouts": "vllm", "top_p": 0.9}, "top_p: 0.9 does not go with rollouts on vLLM"),
+        ("ppo", {"rollouts": "vllm", "lora.lora_dropout": 0.1}, "lora.lora_dropout: 0.1 does not go with rollouts"),
+        ("grpo", {"rollouts": "vllm", "processes": 2}, "processes: more than one do not share a vLLM server"),
+        ("grpo", {"execution": "fully_async"}, "execution: 'fully_async' wants rollouts vllm; expected sync"),
+        (
+            "ppo",
+            {"rollouts": "vllm", "execution": "one_step_off_async", "num_iterations": 2},
+            "num_iterations: 2 steps on the same attempts make them older",
+        ),
         ("grpo", {"trl.output_dir": "/"}, "trl.output_dir: '/' cannot be set"),
         ("grpo", {"trl.trust_remote_code": True}, "trl.trust_remote_code: True cannot be set"),
         ("grpo", {"trl.loss_type": "dapo"}, "trl.loss_type: 'dapo' is set through the algorithm"),
@@ -99,6 +110,13 @@ def test_the_recipes_that_are_easily_got_wrong() -> None:
     assert validate("dr_grpo", {})["scale_rewards"] == "none"
     assert validate("importance_sampling", {})["epsilon_high"] == 2.0
     assert ALGORITHMS["gspo"].fixed["importance_sampling_level"] == "sequence"
+
+
+def test_attempts_are_as_old_as_the_mode_allows() -> None:
+    bounds = [
+        recipes.staleness_bound({"execution": mode, "max_staleness": 3}) for mode in SETTINGS["execution"].choices
+    ]
+    assert (bounds, recipes.staleness_bound({})) == ([0, 1, 3], 0)
 
 
 def test_big_models_learn_slower() -> None:

@@ -15,7 +15,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from flywheel.core.network.http_replies import Reply, TooLong
 from flywheel.core.traces import Message, ToolCall, count, openai_messages, tooling
 from flywheel.core.traces.call_prices import Price
 
+CHAT = "/chat/completions"
 RETRY_AFTER_LIMIT_S = 30.0
 BAD_REQUEST = 400
 _TOO_LONG = re.compile(
@@ -125,6 +126,8 @@ class OpenAIEngine:
     backoff_s: float = 0.5
     patience_s: float = 300.0
     """How long it may answer nobody, full or away, before it is given up."""
+    on_wait: Callable[[Failed], object] | None = None
+    """Told why before each pause; called from several threads."""
     is_foreign: ClassVar[bool] = True
     """Its server takes OpenAI's names and plain definitions alone; False where it shows the policy ours as they are."""
 
@@ -177,8 +180,9 @@ class OpenAIEngine:
                 raise EngineError(f"{self.model} at {self.base_url} cannot be asked: {failure}") from failure
             return ChatResponse(error=str(failure), is_too_long=failure.is_too_long, is_away=failure.is_certain)
 
-    def _exchange(self, body: bytes) -> tuple[bytes, float]:
-        """The server's answer, after as many attempts as make sense, and how long it took. Raises Failed."""
+    def _exchange(self, body: bytes | None, path: str = CHAT) -> tuple[bytes, float]:
+        """The server's answer, after as many attempts as make sense, and how long it took; a body is posted, without
+        one it is fetched. Raises Failed."""
         attempt = 0
         while True:
             began = time.monotonic()
@@ -187,7 +191,7 @@ class OpenAIEngine:
                     if self._closed.is_set():
                         raise Failed(UNASKED)
                     began = time.monotonic()
-                    content = self._post(body)
+                    content = self._send(body, path)
             except Failed as failure:
                 # Jitter, so that the requests of a batch do not all come back at once.
                 pause = min(PAUSE_LIMIT_S, self.backoff_s * 2**attempt * random.uniform(0.5, 1.0))
@@ -198,6 +202,8 @@ class OpenAIEngine:
                         raise
                 elif not failure.again or attempt >= self.retries:
                     raise
+                if self.on_wait is not None:
+                    self.on_wait(failure)
                 self._closed.wait(pause)
                 attempt += 1
             else:
@@ -240,7 +246,7 @@ class OpenAIEngine:
             self._offered = tools, shown, names
         return shown, names
 
-    def _post(self, body: bytes) -> bytes:
+    def _send(self, body: bytes | None, path: str) -> bytes:
         """The body of a 200 answer. Raises Failed for everything else."""
         deadline = time.monotonic() + self.timeout_s
         connection = self._connection()
@@ -250,8 +256,9 @@ class OpenAIEngine:
             except (OSError, http.client.HTTPException) as error:
                 raise Failed(f"no connection: {error}", again=True, unusable=True, away=True) from error
             try:
-                connection.request("POST", f"{self._url.path}/chat/completions", body, self._headers())
-                reply = Reply(connection.sock, method="POST")
+                method = "GET" if body is None else "POST"
+                connection.request(method, f"{self._url.path}{path}", body, self._headers())
+                reply = Reply(connection.sock, method=method)
                 content = reply.read_until(connection.sock, deadline)
             except TimeoutError as error:
                 raise Failed(f"no complete answer within {self.timeout_s:g} s", again=True) from error

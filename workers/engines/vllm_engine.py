@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
-from workers.engines.openai_engine import Failed, OpenAIEngine
+from workers.engines.openai_engine import CHAT, Failed, OpenAIEngine
 from workers.engines.process_engine import ProcessEngine
 from workers.engines.tool_calls import Written
 
@@ -86,14 +86,14 @@ class VllmEngine(OpenAIEngine):
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise EngineError(f"{self.base_url} gives no token ids and probabilities: {error!r}") from error
 
-    def _exchange(self, body: bytes) -> tuple[bytes, float]:
+    def _exchange(self, body: bytes | None, path: str = CHAT) -> tuple[bytes, float]:
         try:
-            return super()._exchange(body)
+            return super()._exchange(body, path)
         except Failed as failure:
             if failure.status != NOT_FOUND:
                 raise
             self._again()
-            return super()._exchange(body)
+            return super()._exchange(body, path)
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
         body = super()._body(request) | ({"return_token_ids": True} if self._reader is not None else {})

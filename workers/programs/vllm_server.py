@@ -117,6 +117,8 @@ def command(base: Path, name: str, url: str, rank: int, more: list[str]) -> list
     words = [str(_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(base)]
     words += ["--served-model-name", name, "--host", "127.0.0.1", "--port", url.rpartition(":")[2]]
     words += ["--runner", "generate", "--generation-config", "vllm"]
+    # Of what it samples, at the temperature asked for: training weighs each token by the probability it had.
+    words += ["--logprobs-mode", "processed_logprobs"]
     words += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", str(SLOTS), "--max-cpu-loras", str(LOADED)]
     words += ["--enable-auto-tool-choice"]
     # An answer that must be JSON is compact: between two of its tokens a weak judge would write spaces for ever.

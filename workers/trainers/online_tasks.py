@@ -9,9 +9,11 @@ from datasets import Dataset
 from flywheel.core.envs import Environment, Task
 from workers.engines import context_length
 from workers.trainers import training_loop
-from workers.trainers.attempts import trl_seams
+from workers.trainers.attempts import remote_policy, trl_seams
 from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import EpisodeEngine
+from workers.trainers.attempts.paced_attempts import PacedAttempts
+from workers.trainers.attempts.remote_policy import RemoteEngine, RemotePolicy
 from workers.trainers.attempts.rewards import Judge, Penalties, Rewards
 from workers.trainers.attempts.step_attempts import Attempts
 from workers.trainers.run import checkpoints, ranks
@@ -34,8 +36,12 @@ def settings(spec: Spec) -> dict[str, Any]:
 
 def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, data: Data, **fields: Any) -> None:
     loaded = trained_policy.load(run)
-    trainer, _ = build(run, loaded, trainer_class, config_class, env, data, **fields)
-    training_loop.drive(run, trainer, loaded, env, data)
+    trainer, attempts = build(run, loaded, trainer_class, config_class, env, data, **fields)
+    try:
+        turn = attempts.turn if isinstance(attempts, PacedAttempts) else None
+        training_loop.drive(run, trainer, loaded, env, data, turn)
+    finally:
+        attempts.close()
 
 
 def build(
@@ -46,11 +52,21 @@ def build(
     tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train])
     judge = Judge(env)
     rewards = Rewards(judge, tasks, spec.seed, Penalties.of(spec.settings))
-    engine = EpisodeEngine(loaded.model, loaded.tokenizer, spec.settings["eval_batch_size"], spec.settings["top_k"])
     curriculum = Curriculum(run.path / checkpoints.PLACE) if spec.settings.get("curriculum") else None
     batches = -(-spec.settings["steps"] // spec.settings["num_iterations"])
     keeper = None if ranks.rank() else Keeper(run.path, spec.keep_attempts, batches)
-    attempts = Attempts(spec, tasks, engine, judge, rewards, curriculum, keeper)
+    order = _order(spec, len(tasks))
+    remote = None
+    attempts: Attempts
+    if spec.served_base:
+        openings = [prompt_of(spec, loaded, env, task) for task in tasks[: remote_policy.PROBES]]
+        remote = RemotePolicy(run, trained_policy.ends_of(loaded.model, loaded.tokenizer), openings)
+        there = RemoteEngine(remote, loaded.model, loaded.tokenizer, spec.settings["batch_size"])
+        attempts = PacedAttempts(run, tasks, order, there, judge, rewards, curriculum, keeper)
+        fields |= remote_policy.FIELDS
+    else:
+        engine = EpisodeEngine(loaded.model, loaded.tokenizer, spec.settings["eval_batch_size"], spec.settings["top_k"])
+        attempts = Attempts(spec, tasks, engine, judge, rewards, curriculum, keeper)
     trainer = trainer_class(
         model=loaded.model,
         reward_funcs=attempts.functions(),
@@ -63,14 +79,16 @@ def build(
             **settings(spec),
             **fields,
         ),
-        train_dataset=_dataset(spec, len(tasks)),
+        train_dataset=Dataset.from_list([{"prompt": str(place)} for place in order]),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
     if curriculum is not None:
         trainer.add_callback(curriculum)
-    engine.model = trainer.model  # with the adapter that TRL puts on
+    attempts.engine.model = trainer.model  # with the adapter that TRL puts on
     trl_seams.play(trainer, attempts)
+    if remote is not None:
+        remote.join(trainer)
     if getattr(trainer, "ref_model", None) is not None and spec.adapter is not None:
         # TRL loads the reference from the base's path, which is not the start when an adapter was merged.
         trainer.ref_model.load_state_dict(loaded.model.state_dict())
@@ -101,7 +119,7 @@ def _fitting(run: Run, loaded: Policy, env: Environment, tasks: Sequence[Task]) 
     return [task for task, problem in zip(tasks, problems, strict=True) if not problem]
 
 
-def _dataset(spec: Spec, tasks: int) -> Dataset:
+def _order(spec: Spec, tasks: int) -> list[int]:
     """The tasks' places in the order of the run: shuffled anew each time round, the same after a resume.
 
     TRL's own sampler forgets its place at a resume and leaves a last incomplete batch out, which with fewer tasks
@@ -113,4 +131,4 @@ def _dataset(spec: Spec, tasks: int) -> Dataset:
     shuffled = random.Random(spec.seed)
     while len(order) < per_batch * batches:
         order += shuffled.sample(range(tasks), tasks)
-    return Dataset.from_list([{"prompt": str(place)} for place in order[: per_batch * batches]])
+    return order[: per_batch * batches]

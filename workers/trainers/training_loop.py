@@ -6,6 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -55,6 +56,12 @@ METRICS = {
     "value_loss": "value_loss",
     "explained_variance": "explained_variance",
     "teacher_kl": "teacher_kl",
+    "staleness": "staleness_mean",
+    "staleness_max": "staleness_max",
+    "sync_proof": "sync_proof",
+    "sampling/sampling_logp_difference/mean": "sampler_mismatch",
+    "sampling/sampling_logp_difference/max": "sampler_mismatch_max",
+    "sampling/importance_sampling_ratio/min": "sampler_weight_min",
 }
 """TRL's name of a metric to ours. `rewards/<part>/mean` and `/std` become `reward/<part>` and `reward_std/<part>`."""
 
@@ -132,8 +139,16 @@ def _processes(settings: Mapping[str, Any]) -> int:
     return ranks.world()
 
 
-def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) -> None:
-    """Train from the newest verified checkpoint, or from the start, to the end or until somebody asks to stop."""
+def drive(
+    run: Run,
+    trainer: Any,
+    policy: Policy,
+    env: Environment,
+    data: Data,
+    turn: AbstractContextManager[Any] | None = None,
+) -> None:
+    """Train from the newest verified checkpoint, or from the start, to the end or until somebody asks to stop. `turn`
+    is taken to ask the policy on the way, where others play in the same environment."""
     spec = run.spec
     engine = LiveEngine(trainer.model, policy.tokenizer, spec.settings["eval_batch_size"])
     held_out = HeldOut(run, env, data.held_out, engine)
@@ -162,7 +177,7 @@ def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) 
     trainer.create_model_card = lambda *_, **__: None
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    recorder = Recorder(run, trainer, held_out, validation, best)
+    recorder = Recorder(run, trainer, held_out, validation, best, turn or nullcontext())
     trainer.add_callback(recorder)
     if resumed is not None:
         run.step = resumed.step
@@ -217,8 +232,16 @@ def _end(run: Run, model: Any, tokenizer: Any, recorder: "Recorder") -> None:
 class Recorder(TrainerCallback):
     """Turns what TRL's loop does into events, evaluations and checkpoints."""
 
-    def __init__(self, run: Run, trainer: Any, held_out: HeldOut, validation: ProgressEval, best: BestWeights) -> None:
-        self.run, self.trainer = run, trainer
+    def __init__(
+        self,
+        run: Run,
+        trainer: Any,
+        held_out: HeldOut,
+        validation: ProgressEval,
+        best: BestWeights,
+        turn: AbstractContextManager[Any],
+    ) -> None:
+        self.run, self.trainer, self.turn = run, trainer, turn
         self.held_out, self.validation, self.best = held_out, validation, best
         self.saved: Checkpoint | None = None
         self.watch = Watch(run)
@@ -248,11 +271,13 @@ class Recorder(TrainerCallback):
         self.watch(step, bad)
         self.run.step = step
         if step % self.run.spec.validation_every == 0 or step >= state.max_steps:
-            self.best(step, ranks.agreed(self.validation(step) if self.run.is_first else None))
+            with self.turn:
+                self.best(step, ranks.agreed(self.validation(step) if self.run.is_first else None))
         if self.is_over(step):
             control.should_save = control.should_training_stop = True
         if self.run.is_first and (step % self.run.spec.eval_every == 0 or self.is_over(step)):
-            self.held_out(step)
+            with self.turn:
+                self.held_out(step)
 
     def is_over(self, step: int) -> bool:
         """Whether nothing is to come after this step."""

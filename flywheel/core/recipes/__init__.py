@@ -38,6 +38,9 @@ ELSEWHERE: Final = ("trajectory", "uploaded")
 """Origins of dataset rows that belong to no task of an environment; such a row brings the tools that it is told of."""
 
 
+VLLM: Final = "vllm"
+"""The value of `rollouts` with which a server samples the attempts."""
+
 PASSED_ON = ("trl.", "lora.")
 
 OWNED = frozenset(
@@ -52,6 +55,8 @@ OWNED = frozenset(
         # What would run code from, or speak to, somewhere else.
         "trust_remote_code", "model_init_kwargs", "use_vllm", "vllm_server_base_url", "chat_template_path",
         "deepspeed", "fsdp", "fsdp_config", "accelerator_config",
+        # Without it nobody would see how far the sampler is from the policy.
+        "vllm_importance_sampling_correction",
         # How TRL would generate: attempts are played as evals play them.
         "min_p", "repetition_penalty", "generation_kwargs", "cache_implementation", "chat_template_kwargs",
         "use_transformers_continuous_batching", "max_tool_calling_iterations", "num_generations_eval",
@@ -205,8 +210,40 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"{batch} is no multiple of num_generations {group}; {max(group, batch // group * group)} would be right",
             field="batch_size",
         )
+    if values.get("rollouts") == VLLM:
+        _check_served(values)
+    elif staleness_bound(values):
+        raise FieldError(f"{values['execution']!r} wants rollouts {VLLM}; expected sync", field="execution")
     if values["epsilon_high"] < values["epsilon"]:
         raise FieldError(
             f"{values['epsilon_high']!r} is below epsilon; expected at least {values['epsilon']!r}",
             field="epsilon_high",
         )
+
+
+def staleness_bound(settings: Mapping[str, Any]) -> int:
+    """Count the updates that a token may be old when it is learnt from; 0 where sampling and learning take turns."""
+    bounds = {"one_step_off_async": 1, "fully_async": settings.get("max_staleness", 0)}
+    return int(bounds.get(settings.get("execution", "sync"), 0))
+
+
+def _check_served(values: Mapping[str, Any]) -> None:
+    """Refuse what would have the server say something else of a token than the trainer can. Raises FieldError."""
+    if staleness_bound(values) and values["num_iterations"] > 1:
+        raise FieldError(
+            f"{values['num_iterations']} steps on the same attempts make them older than any bound says, which "
+            f"{values['execution']} keeps to; expected 1",
+            field="num_iterations",
+        )
+    if values.get("processes", 1) > 1:
+        raise FieldError(
+            "more than one do not share a vLLM server yet; expected 1 with rollouts vllm", field="processes"
+        )
+    whole = {"top_p": 1.0, "top_k": 0, "lora.lora_dropout": 0.0}
+    for name, wanted in whole.items():
+        if values.get(name, wanted) != wanted:
+            raise FieldError(
+                f"{values[name]!r} does not go with rollouts on vLLM, where each token is weighed by its whole "
+                f"probability; expected {wanted}",
+                field=name,
+            )

@@ -11,6 +11,7 @@ _EVERY = tuple(ALGORITHMS)
 _PRACTISED = tuple(row.name for row in ALGORITHMS.values() if row.practises)
 _REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
 _GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
+_EPISODIC = tuple(row.name for row in ALGORITHMS.values() if row.plays_episodes)
 _SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
 _SHARED = ("sft", "dpo", *_GROUPED)
 """Those whose whole model is TRL's to share among processes, and whose batches may be divided."""
@@ -162,6 +163,22 @@ _ROWS = [
         "top_p", float, 1.0, "Sample from this much of the probability.", algorithms=_PRACTISED, min=0.01, max=1.0,
     ),
     Setting("top_k", int, 0, "Sample from so many tokens; 0 is all.", algorithms=_PRACTISED, min=0, max=1_000_000),
+    Setting(
+        "rollouts", str, "trainer",
+        "Who samples the attempts: the trainer's own process, or with a LoRA adapter this installation's vLLM server, "
+        "which is quicker for big models. After each update it is proved that the server samples the trained policy.",
+        algorithms=_EPISODIC, choices=("trainer", "vllm"),
+    ),
+    Setting(
+        "execution", str, "sync",
+        "Whether vLLM goes on sampling while the trainer learns: sync takes turns, one_step_off_async lets attempts be "
+        "one update old, fully_async as many as max_staleness. Nothing that was sampled is thrown away.",
+        algorithms=_EPISODIC, choices=("sync", "one_step_off_async", "fully_async"),
+    ),
+    Setting(
+        "max_staleness", int, 2, "Updates that a token may be old when it is learnt from, with fully_async.",
+        algorithms=_EPISODIC, min=1, max=16,
+    ),
     Setting(
         "num_iterations", int, 1, "Steps taken on the same attempts. At 1 the update is on-policy and nothing clips.",
         algorithms=_PRACTISED, min=1, max=64,

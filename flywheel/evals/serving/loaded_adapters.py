@@ -78,11 +78,25 @@ def check(version: Version) -> None:
         lora_adapters.check(version.adapter)
 
 
+def check_base(version: Version, until: float = inf) -> None:
+    """Raise ServerError unless the server serves the version's base, not later than `until`. Only an adapter can be
+    loaded at run time; weights of its own are another server's base."""
+    assert version.weights is not None
+    bases, _ = _models(until)
+    if base_name(version.weights.digest) not in bases:
+        raise ServerError(
+            f"the server at {env.vllm_url()} serves {', '.join(bases) or 'nothing'}, and {version} is made of "
+            f"{base_name(version.weights.digest)}. Only adapters are loaded at run time; other weights, such as those "
+            f"of a full fine-tune, are a base of their own: serve them (make serve VERSION={version}), "
+            "or let the worker ask it"
+        )
+
+
 def load(version: Version, until: float = inf) -> str:
     """Have the server ready to answer for the version; its name there. Raises ServerError and NotServable, not later
     than `until`, of `time.monotonic()`."""
     check(version)
-    _check_base(version, until)
+    check_base(version, until)
     _ensure({name_of(version): _place(version)}, until)
     return name_of(version)
 
@@ -100,7 +114,7 @@ def load_arms(version: Version, beside: Sequence[Version] = ()) -> tuple[list[st
     in use. Probes fill the server's slots. Raises ServerError and NotServable.
     """
     check(version)
-    _check_base(version)
+    check_base(version)
     assert version.weights is not None
     arms = {name_of(one): _place(one) for one in (version, *_live_beside(version))}
     arms[_made_name("identity", version)] = lora_adapters.identity(version.weights)
@@ -164,19 +178,6 @@ def _live_beside(version: Version) -> list[Version]:
     except NotServable:
         return []
     return [live]
-
-
-def _check_base(version: Version, until: float = inf) -> None:
-    """Only an adapter can be loaded at run time; weights of its own are another server's base."""
-    assert version.weights is not None
-    bases, _ = _models(until)
-    if base_name(version.weights.digest) not in bases:
-        raise ServerError(
-            f"the server at {env.vllm_url()} serves {', '.join(bases) or 'nothing'}, and {version} is made of "
-            f"{base_name(version.weights.digest)}. Only adapters are loaded at run time; other weights, such as those "
-            f"of a full fine-tune, are a base of their own: serve them (make serve VERSION={version}), "
-            "or let the worker ask it"
-        )
 
 
 @transaction.atomic

@@ -1,11 +1,13 @@
 """Launch a training run: check everything a person chose, freeze it, queue it."""
 
+import time
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.accounts.actors import Actor
+from flywheel.agents import lora_adapters
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
@@ -15,6 +17,7 @@ from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun
+from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import launch_estimate, leak_refusals, reward_lock, run_budgets
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
@@ -25,6 +28,8 @@ from flywheel.training.models import Dataset, PipelineStage, Recommendation, Tra
 MAX_SEED = 2**31 - 1
 MAX_RANK = 512
 LORA = {"rank": 8, "alpha": 16}
+SERVER_S = 5.0
+"""How long a launch waits to hear from the vLLM server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +133,8 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     _refuse_turns(algorithm, (request.dataset and request.dataset.task_sets) or [task_set])
     tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
     settings = check_settings(algorithm, base, tuning, request.settings)
+    if settings.get("rollouts") == recipes.VLLM:
+        _refuse_server(base, tuning, settings)
     if request.has_all_settings:
         settings = {name: settings[name] for name in request.settings}
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
@@ -269,6 +276,22 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
                 "GRPO and its kin play whole episodes",
                 field="algorithm",
             )
+
+
+def _refuse_server(base: Version, tuning: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise Refused where the vLLM server cannot sample the attempts: it is not there, has another base, or could not
+    load what is trained."""
+    field = "settings.rollouts"
+    if tuning["mode"] != "lora":
+        raise Refused("vLLM samples adapters, and here all weights are trained; use tuning lora", field=field)
+    own = {name.removeprefix("lora."): value for name, value in settings.items() if name.startswith("lora.")}
+    if why := list(lora_adapters.reasons({"peft_type": "LORA", "r": tuning["rank"]} | own)):
+        raise Refused(f"vLLM cannot load what is trained: {'; '.join(why)}", field=field)
+    try:
+        loaded_adapters.check(base)
+        loaded_adapters.check_base(base, time.monotonic() + SERVER_S)
+    except (lora_adapters.NotServable, loaded_adapters.ServerError) as error:
+        raise Refused(str(error), field=field) from error
 
 
 def _refuse_judges(algorithm: recipes.Algorithm, dataset: Dataset) -> None:

@@ -15,6 +15,7 @@ from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.versions import environment_versions
 from flywheel.environments.versions.environment_terms import Terms
+from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
@@ -60,6 +61,29 @@ def test_what_is_wrong_is_named_and_nothing_is_queued(
         room.launch(**fields)
     assert refused.value.field == field
     assert not TrainingRun.objects.exists()
+
+
+def test_a_server_that_could_not_sample_what_is_trained_is_refused(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {"algorithm": "grpo", "tuning": {"mode": "lora", "rank": 4}}
+    served = {"rollouts": "vllm"}
+    assert room.base.weights is not None
+    name = loaded_adapters.base_name(room.base.weights.digest)
+
+    def refused(**fields: Any) -> str:
+        with pytest.raises(Refused) as error:
+            room.launch(**(asked | {"settings": served} | fields))
+        assert error.value.field == "settings.rollouts"
+        return str(error.value)
+
+    assert "here all weights are trained" in refused(tuning={"mode": "full"})
+    assert "no vLLM server is set" in refused()
+    monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://127.0.0.1:1")
+    assert "DoRA" in refused(settings=served | {"lora.use_dora": True})
+    assert "does not answer" in refused()
+    monkeypatch.setattr(loaded_adapters, "_call", lambda *_, **__: {"data": [{"id": "base-other", "parent": None}]})
+    assert f"serves base-other, and {room.base} is made of {name}" in refused()
+    monkeypatch.setattr(loaded_adapters, "_call", lambda *_, **__: {"data": [{"id": name, "parent": None}]})
+    assert room.launch(**(asked | {"settings": served})).settings["rollouts"] == "vllm"
 
 
 def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None:

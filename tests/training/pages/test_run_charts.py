@@ -60,6 +60,14 @@ def test_a_value_head_has_its_pictures(room: Room) -> None:
     assert pictures["Explained variance"]["series"][0]["y"] == [-1.5, -0.5], "it can be below 0"
 
 
+def test_how_far_a_sampler_is_from_the_trainer_is_drawn(room: Room) -> None:
+    run = room.launch(algorithm="grpo")
+    room.measured(run, 2, sampler_mismatch=lambda _: 2e-6, sync_proof=lambda _: 1e-6, staleness_max=lambda at: at - 1)
+    series = drawn(run)["Sampler against trainer"]["series"]
+    assert drawn(run)["Age of the attempts"]["series"][0]["y"] == [0, 1]
+    assert [(line["name"], line["y"]) for line in series] == [("all tokens", [2e-6] * 2), ("proof", [1e-6] * 2)]
+
+
 def test_clipping_that_can_happen_is_not_explained_away(room: Room) -> None:
     run = room.launch(algorithm="grpo", settings={"num_iterations": 2})
     room.measured(run, 2, clip_low=lambda _: 0.0)

@@ -12,7 +12,11 @@ from typing import Any
 
 from django.conf import settings
 
+from flywheel.core.network.key_hosts import VLLM_KEY
 from workers.processes import model_process
+
+SERVER = ("FLYWHEEL_VLLM_URL", VLLM_KEY)
+"""What a trainer is told whose attempts the vLLM server samples: its address, and its key."""
 
 
 class TrainingFailed(Exception):
@@ -49,8 +53,9 @@ def _kill_owner(place: Path) -> None:
         return
 
 
-def start(module: str, place: Path, *, processes: int = 1) -> subprocess.Popen[bytes]:
-    """Start this module on a run directory, in a process that ends with this one, or in several that share the work."""
+def start(module: str, place: Path, *told: str, processes: int = 1) -> subprocess.Popen[bytes]:
+    """Start this module on a run directory, in a process that ends with this one, or in several that share the work;
+    it is told these of our environment variables too."""
     shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     with (place / "trainer.log").open("ab") as output:
         return subprocess.Popen(
@@ -60,13 +65,13 @@ def start(module: str, place: Path, *, processes: int = 1) -> subprocess.Popen[b
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=_trainer_env(),
+            env=_trainer_env(*told),
         )
 
 
-def _trainer_env() -> dict[str, str]:
-    """Return the environment variables that a trainer may know: no database, no keys."""
-    passed = model_process.environment("FLYWHEEL_SANDBOX_WITHOUT")  # which layers its verifiers may do without
+def _trainer_env(*told: str) -> dict[str, str]:
+    """Return the environment variables that a trainer may know: no database, no keys but what it is told."""
+    passed = model_process.environment("FLYWHEEL_SANDBOX_WITHOUT", *told)  # which layers its verifiers may do without
     return {**passed, "FLYWHEEL_SUPERVISED": "1", "PYTHONUNBUFFERED": "1"}
 
 

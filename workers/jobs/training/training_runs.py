@@ -31,6 +31,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import submission
+from flywheel.evals.serving.loaded_adapters import base_name
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import reward_lock, run_budgets
 from flywheel.training.launch.validation_split import named_tasks, refusal, validation_tasks
@@ -120,6 +121,9 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
     if "validation" in data:
         limit = run.settings["validation_tasks"]
         spec["validation"] = {"every": run.settings["validation_every"] or every, "limit": limit}
+    if run.settings.get("rollouts") == recipes.VLLM:
+        assert run.base.weights is not None
+        spec["served_base"] = base_name(run.base.weights.digest)
     return spec
 
 
@@ -191,7 +195,8 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
             raise LeaseLost(f"{run} has another owner")
         trainer_process.stop_orphan(place)
         module = f"workers.trainers.{recipes.ALGORITHMS[run.algorithm].trainer}"
-        trainer = trainer_process.start(module, place, processes=run.settings.get("processes", 1))
+        told = trainer_process.SERVER if run.settings.get("rollouts") == recipes.VLLM else ()
+        trainer = trainer_process.start(module, place, *told, processes=run.settings.get("processes", 1))
         try:
             lease.log(f"trainer started, process {trainer.pid}")
             spent = _follow(lease, run, place, trainer)

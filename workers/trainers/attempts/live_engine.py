@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ class Asked:
     prompt: Sequence[int] = ()
     tokens: Sequence[int] = ()
     """Up to the end of the answer, the token that ends it too."""
+    logprobs: Sequence[float] = ()
+    """Of each token as it was sampled; none where the sampler is the trained model itself."""
+    version: int = 0
+    """Of the policy that a server was asked for: the updates behind it."""
 
 
 class LiveEngine:
@@ -54,11 +58,10 @@ class LiveEngine:
         prompts = {index: it for index, it in enumerate(found) if not isinstance(it, ChatResponse)}
         # Neighbours in length share a batch, so that little is padded.
         order = sorted(prompts, key=lambda index: len(prompts[index]))
-        with undisturbed(self.model), torch.no_grad():
-            for start in range(0, len(order), self.batch_size):
-                batch = order[start : start + self.batch_size]
-                said = self._batch([prompts[index] for index in batch], [requests[index] for index in batch])
-                answers |= zip(batch, said, strict=True)
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]
+            said = self._batch([prompts[index] for index in batch], [requests[index] for index in batch])
+            answers |= zip(batch, said, strict=True)
         return [answers[index] for index in range(len(requests))]
 
     def _prompt(self, request: ChatRequest) -> list[int] | ChatResponse:
@@ -79,19 +82,30 @@ class LiveEngine:
 
     def _batch(self, prompts: Sequence[list[int]], requests: Sequence[ChatRequest]) -> list[Asked]:
         began = time.perf_counter()
-        asked = [replace(request, seed=_folded(request.seed)) for request in requests]
-        drawn = generation.draw(
-            self.model, prompts, asked, ends=self._ends, pad=self.tokenizer.pad_token_id, top_k=self.top_k
-        )
+        asked = [replace(request, seed=folded(request.seed)) for request in requests]
+        with undisturbed(self.model), torch.no_grad():
+            drawn = generation.draw(
+                self.model, prompts, asked, ends=self._ends, pad=self.tokenizer.pad_token_id, top_k=self.top_k
+            )
         elapsed_ms = (time.perf_counter() - began) * 1000
-        answers = []
-        for prompt, tokens, request in zip(prompts, drawn, requests, strict=True):
-            answer = answer_of(self.tokenizer, prompt, tokens, self._ends, elapsed_ms, request.tools)
-            answers.append(Asked(answer, prompt, tokens[: answer.tokens_out]))
-        return answers
+        return [
+            self._answered(prompt, tokens, (), request, elapsed_ms)
+            for prompt, tokens, request in zip(prompts, drawn, requests, strict=True)
+        ]
+
+    def _answered(
+        self,
+        prompt: Sequence[int],
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        request: ChatRequest,
+        elapsed_ms: float,
+    ) -> Asked:
+        answer = answer_of(self.tokenizer, prompt, tokens, self._ends, elapsed_ms, request.tools)
+        return Asked(answer, prompt, tokens[: answer.tokens_out], logprobs[: answer.tokens_out])
 
 
-def _folded(seed: int) -> int:
+def folded(seed: int) -> int:
     """A seed of 32 bits, of which each depends on the whole: torch's generator reads no more than those."""
     return (seed ^ seed >> 32) & 0xFFFFFFFF
 
@@ -104,6 +118,10 @@ class Episode:
     completion: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     """1 where the policy wrote the token, 0 where a template, a tool or a user did."""
+    logprobs: list[float] = field(default_factory=list)
+    """Of the completion's tokens as they were sampled, 0 where the policy wrote none; empty where nobody said them."""
+    versions: list[int] = field(default_factory=list)
+    """The version of the policy that wrote each token of its own, in their order; empty as `logprobs` are."""
     messages: int = 0
     """How many of the conversation's messages are in it."""
 
@@ -114,6 +132,9 @@ class EpisodeEngine(LiveEngine):
 
     Only what comes between two answers is rendered: the end of one, what tools or users said, the start of the next.
     """
+
+    tells_logprobs: ClassVar[bool] = False
+    """Whether its episodes have the log-probability of each sampled token."""
 
     def __init__(self, model: Any, tokenizer: Any, batch_size: int, top_k: int = 0) -> None:
         super().__init__(model, tokenizer, batch_size, top_k)
@@ -129,7 +150,7 @@ class EpisodeEngine(LiveEngine):
         if found is not None and found.completion:
             return found
         nothing = [self._ends[0]]
-        return Episode(found.prompt if found else nothing, nothing, [0])
+        return Episode(found.prompt if found else nothing, nothing, [0], [0.0])
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
         answers = self._ask(requests)
@@ -143,6 +164,9 @@ class EpisodeEngine(LiveEngine):
         between = asked.prompt[len(known.prompt) + len(known.completion) :]
         known.completion += [*between, *asked.tokens]
         known.mask += [0] * len(between) + [1] * len(asked.tokens)
+        if asked.logprobs:
+            known.logprobs += [*[0.0] * len(between), *asked.logprobs]
+            known.versions += [asked.version] * len(asked.tokens)
         known.messages = len(request.messages) + 1
 
     def _tokens(self, request: ChatRequest) -> list[int]:

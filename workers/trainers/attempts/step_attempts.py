@@ -86,11 +86,19 @@ class Attempts:
         episodes = [self.engine.episode(rollout.seed) for group in self.groups for rollout in group.rollouts]
         self._count(resampled, episodes)
         self._keep(step)
+        return self._tokens(episodes)
+
+    def close(self) -> None:
+        """Give back what the engine has."""
+        self.engine.close()
+
+    def _tokens(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """As TRL takes them."""
         return {
             "prompt_ids": [episode.prompt for episode in episodes],
             "completion_ids": [episode.completion for episode in episodes],
             "env_mask": [episode.mask for episode in episodes],
-            "logprobs": None,
+            "logprobs": [episode.logprobs for episode in episodes] if self.engine.tells_logprobs else None,
         }
 
     def totals(self) -> list[float | None]:
@@ -127,9 +135,9 @@ class Attempts:
         others = islice(reserve, len(self.tasks) - 1)
         return next((place for place in chain([first], others) if self.curriculum.is_due(place)), first)
 
-    def _play(self, places: Sequence[int], salt: str) -> list[Group]:
-        """Groups of attempts at the tasks in these places."""
-        first = ranks.rank() * len(places)  # of those of all processes
+    def _play(self, places: Sequence[int], salt: str, at: int = 0) -> list[Group]:
+        """Groups of attempts at the tasks in these places; `at`: the first group's place among those of its step."""
+        first = at + ranks.rank() * len(places)  # of those of all processes
         asked = [
             (self.tasks[place], number, self._seed(f"{salt} {index} {number}"))
             for index, place in enumerate(places, first)
@@ -154,7 +162,7 @@ class Attempts:
         found = hashlib.sha256(f"{self.spec.seed} {salt}".encode()).digest()
         return int.from_bytes(found[:5]) << TURN_BITS
 
-    def _reserve(self, step: int) -> Iterator[int]:
+    def _reserve(self, step: int | str) -> Iterator[int]:
         """Yield the places of the run's tasks in an order of the step's own, over and over."""
         order = list(range(len(self.tasks)))
         whose = f" {ranks.rank()}" if ranks.rank() else ""

@@ -28,6 +28,12 @@ def play(trainer: Any, attempts: Attempts) -> None:
     trainer._generate_single_turn = lambda *_: taken["completion_ids"]
 
 
+def sample_elsewhere(trainer: Any, policy: Any) -> None:
+    """Have TRL take a GRPO trainer's attempts for those of another sampler: before it asks for them in a new step it
+    calls the policy's `sync_weights`, and it weighs each token by what the trainer gives it and the sampler gave it."""
+    trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, policy, -1
+
+
 def continue_counters(trainer: Any, checkpoint: Path, step: int) -> None:
     """TRL counts tokens and micro-steps from 0 after a resume: the first is shown, by the second it generates."""
     history = json.loads((checkpoint / "trainer_state.json").read_bytes())["log_history"]

@@ -12,6 +12,7 @@ KINDS = (
     "model",
     "adapter",
     "verifier",
+    "sampler",
     "nan",
     "disk_full",
     "out_of_memory",

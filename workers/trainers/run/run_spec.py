@@ -74,6 +74,8 @@ class Spec:
     validation_every: int
     validation_limit: int
     teacher: Teacher | None
+    served_base: str
+    """The base's name on the vLLM server that samples the attempts; empty where the trainer does."""
     digest: str
     """Of the spec itself: a checkpoint is only resumed under the spec that made it."""
 
@@ -269,7 +271,7 @@ def _spec(directory: Path, value: Any) -> Spec:
         raise TrainingError("bad_spec", "spec.json: is not an object")
     names = {
         "run", "algorithm", "seed", "base", "adapter", "environment", "tuning", "settings", "eval",
-        "checkpoint_every", "keep_attempts", "data", "validation", "teacher",
+        "checkpoint_every", "keep_attempts", "data", "validation", "teacher", "served_base",
     }  # fmt: skip
     for name in sorted(set(value) - names):
         raise _bad(name, value[name], f"is no field of a spec; the fields are {', '.join(sorted(names))}")
@@ -280,6 +282,9 @@ def _spec(directory: Path, value: Any) -> Spec:
         where = "" if error.field == "algorithm" else "settings."
         raise TrainingError("bad_spec", f"{where}{error}") from error
     mode, rank, alpha = _tuning(_get(value, "tuning", dict))
+    served_base = _get(value, "served_base", str) if settings.get("rollouts") == recipes.VLLM else ""
+    if served_base and mode != "lora":
+        raise _bad("settings.rollouts", recipes.VLLM, "samples LoRA adapters; tuning.mode lora is wanted")
     evals, rows = _get(value, "eval", dict), _get(value, "data", dict)
     validation = _get(value, "validation", dict) if "validation" in value else {"every": 1, "limit": 1}
     return Spec(
@@ -307,6 +312,7 @@ def _spec(directory: Path, value: Any) -> Spec:
         validation_every=_whole(validation, "every", 1, "validation."),
         validation_limit=_whole(validation, "limit", 1, "validation."),
         teacher=_teacher(_get(value, "teacher", dict)) if "teacher" in value else None,
+        served_base=served_base,
         digest=digests.digest(value),
     )
 

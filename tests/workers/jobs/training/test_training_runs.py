@@ -37,7 +37,7 @@ from flywheel.training.runs import run_files, run_repeats
 from tests.conftest import Build, Cast
 from tests.pages import page_of
 from tests.worker import Worker
-from workers.jobs.training import training_runs
+from workers.jobs.training import trainer_process, training_runs
 from workers.jobs.training.trainer_process import TrainingFailed
 from workers.trainers.run import checkpoints, run_spec
 
@@ -397,6 +397,25 @@ def test_a_run_has_its_teachers_weights_in_its_directory(launched: Launch, build
     run.teacher = version(build)
     with pytest.raises(TrainingFailed, match="holds another run"):
         training_runs.prepare(run, run.directory)
+
+
+def test_a_trainer_is_told_of_the_vllm_server_where_it_samples_and_the_directory_holds_no_key(
+    launched: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = launched(algorithm="grpo")
+    monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("VLLM_API_KEY", "a-secret-key")
+    run.settings["rollouts"] = "vllm"
+    run.tuning = {"mode": "lora", "rank": 4, "alpha": 8}
+    training_runs.prepare(run, run.directory)
+    assert run.base.weights is not None
+    assert run_spec.read(run.directory, "grpo").served_base == f"base-{run.base.weights.digest[:12]}"
+    assert b"a-secret-key" not in (run.directory / "spec.json").read_bytes()
+    plain, told = trainer_process._trainer_env(), trainer_process._trainer_env(*trainer_process.SERVER)
+    assert {name: told[name] for name in told.keys() - plain.keys()} == {
+        "FLYWHEEL_VLLM_URL": "http://127.0.0.1:1",
+        "VLLM_API_KEY": "a-secret-key",
+    }
 
 
 def test_a_directory_of_another_run_is_refused(launched: Launch) -> None:

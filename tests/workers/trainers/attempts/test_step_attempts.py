@@ -46,6 +46,8 @@ def played(name: str) -> dict[str, Any]:
 class Scripted:
     """An engine of episodes whose policy answers by a function of the task's prompt and the attempt's seed."""
 
+    tells_logprobs = False
+
     def __init__(self, say: Callable[[ChatRequest], str]) -> None:
         self.say, self.begun = say, 0
         self.seeds: list[int] = []

@@ -17,6 +17,17 @@ def test_grpo_asks_its_rollout_func_for_tokens_and_a_mask() -> None:
     assert [part for part in MARKED if part not in source] == []
 
 
+def test_grpo_synchronises_and_weighs_what_another_sampler_gave_it() -> None:
+    source = inspect.getsource(GRPOTrainer._generate)
+    assert "if self.use_vllm and self.state.global_step != self._last_loaded_step:" in source
+    assert source.index("self.vllm_generation.sync_weights()") < source.index("self.rollout_func(prompts, self)")
+    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
+    assert "if self.use_vllm and self.vllm_importance_sampling_correction:" in source
+    for name in ("sampling_logp_difference/mean", "sampling_logp_difference/max", "importance_sampling_ratio/min"):
+        assert f'"sampling/{name}"' in source
+    assert 'per_token_loss * inputs["importance_sampling_ratio"]' in inspect.getsource(GRPOTrainer._compute_loss)
+
+
 def test_rloo_asks_for_prompts_and_completions_apart() -> None:
     assert not hasattr(RLOOTrainer, "rollout_func")
     source = inspect.getsource(RLOOTrainer._generate)

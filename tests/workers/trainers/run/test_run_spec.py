@@ -160,3 +160,16 @@ def test_settings_that_trl_refuses(make: Make, start: Start) -> None:
     assert unknown.result["message"] == "settings.trl.lerning_rate: SFTConfig has no such field"
     assert refuses.result["kind"] == "bad_spec"
     assert "magic" in refuses.result["message"]
+
+
+def test_a_server_samples_adapters_of_a_base_that_is_named(make: Make) -> None:
+    run = make("grpo", settings={"rollouts": "vllm"})
+    with pytest.raises(TrainingError, match="served_base: is missing"):
+        specs.read(run.path, "grpo")
+    run.spec["served_base"] = "base-1"
+    run.save()
+    with pytest.raises(TrainingError, match=r"settings.rollouts: 'vllm': samples LoRA adapters"):
+        specs.read(run.path, "grpo")
+    run.spec["tuning"] = {"mode": "lora", "rank": 2, "alpha": 4}
+    run.save()
+    assert specs.read(run.path, "grpo").served_base == "base-1"

@@ -1,0 +1,121 @@
+"""A training run whose attempts a real vLLM server samples, and what its proof sees."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from flywheel.agents import artifacts
+from flywheel.agents.models import Version
+from flywheel.core.envs.tictactoe import generate
+from flywheel.evals.serving import loaded_adapters
+from tests.serving.test_vllm import engine, names, requests
+from tests.workers.trainers.attempts.test_step_attempts import GAMES
+from tests.workers.trainers.cast import Directory, owned
+from workers.jobs.training import trainer_process
+from workers.reference.build import POLICY
+from workers.trainers.attempts.remote_policy import EXACT_NATS, RemotePolicy
+from workers.trainers.run.run_failures import TrainingError
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning"),
+]
+
+NOISE = 1e-4
+"""A hundred times what was seen of single tokens in 32 bits; a lost update is a thousand times that."""
+
+
+def directory(path: Path, **fields: Any) -> Directory:
+    # Who cannot play loses every game alike, and learns from entropy alone.
+    settings = {
+        "rollouts": "vllm",
+        "learning_rate": 1e-3,
+        "max_completion_length": 16,
+        "temperature": 0.8,
+        "entropy_coef": 0.5,
+    }
+    base = loaded_adapters.base_name(artifacts.digest_of(POLICY))
+    tuning = {"mode": "lora", "rank": 4, "alpha": 8}
+    games = [game.to_json() for game in generate(8, seed=3)]
+    return Directory(
+        path, POLICY, "grpo", environment=GAMES, train=games, held_out=False, settings=settings, served_base=base,
+        steps=2, **({"tuning": tuning} | fields),
+    )  # fmt: skip
+
+
+def test_episodes_of_several_turns_are_sampled_as_the_trainer_would_beside_another_adapter(
+    server: str, version: Callable[..., Version], tmp_path: Path
+) -> None:
+    run = directory(tmp_path / "run")
+    other = loaded_adapters.load(version(1))
+    alone = [answer.text for answer in engine(server, other).chat(requests(4))]
+    said: list[list[str]] = []
+    trainer = trainer_process.start("workers.trainers.grpo", run.path, *trainer_process.SERVER)
+
+    def ask() -> None:
+        while trainer.poll() is None:
+            said.append([answer.text for answer in engine(server, other).chat(requests(4))])
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        assert trainer.wait(300) == 0, (run.path / "trainer.log").read_text()[-3000:]
+    finally:
+        trainer_process.end(trainer)
+        asking.join()
+    proofs = run.events("proof")
+    assert [row["step"] for row in proofs] == [0, 1]
+    assert all(row["worst"] < NOISE for row in proofs), proofs
+    assert proofs[1]["moved"] > EXACT_NATS, "a lost update would have been seen"
+    for metrics in run.metrics().values():
+        assert metrics["turns_mean"] > 1
+        assert metrics["sampler_mismatch_max"] < NOISE, metrics
+    assert not {row["name"] for row in proofs} & set(names())
+    assert said
+    assert all(texts == alone for texts in said), "and the other adapter's answers are its own"
+
+
+def test_a_lost_update_and_a_rank_that_the_server_does_not_take_are_seen(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = met(tmp_path / "lost", rank=4)
+    policy.sync_weights()
+    place = policy._place(policy.name)
+    for weight in policy.trainer.model.parameters():
+        if weight.requires_grad:
+            weight.data += 0.02
+    monkeypatch.setattr(policy, "_write", lambda _: place)  # the new weights do not arrive
+    policy.trainer.state.global_step = 1
+    with pytest.raises(TrainingError, match=r"is not the policy that is trained: .* off by") as lost:
+        policy.sync_weights()
+    assert lost.value.kind == "sampler"
+    run: Any = policy.run
+    before, after = (event["mean"] for event in run.events if event["event"] == "proof")
+    assert before < NOISE < EXACT_NATS < after
+    policy.close()
+
+    wide = met(tmp_path / "wide", rank=96)
+    with pytest.raises(TrainingError, match=r"cannot be used: .*rank"):
+        wide.sync_weights()
+    wide.close()
+    assert not [name for name in names() if name.startswith("rollouts-")]
+
+
+def met(path: Path, rank: int) -> RemotePolicy:
+    """A policy with a fresh adapter of this rank, as a trainer would have it."""
+    run = owned(directory(path, tuning={"mode": "lora", "rank": rank, "alpha": 8}))
+    (path / "events.jsonl").touch()
+    run.warn = lambda _: None
+    model = AutoModelForCausalLM.from_pretrained(POLICY)
+    policy = RemotePolicy(run, [1], [[2, 3, 4], [5, 6]])
+    trained = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM"))
+    state = SimpleNamespace(global_step=0)
+    policy.trainer = SimpleNamespace(model=trained, state=state, _metrics={"train": {"sync_proof": []}})
+    policy.limit = EXACT_NATS
+    return policy

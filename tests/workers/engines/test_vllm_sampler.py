@@ -1,0 +1,97 @@
+"""Tokens in, tokens out; the server is a fake."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flywheel.core.envs.policy_rollouts import Sampling
+from tests.workers.engines.test_engine_endpoints import Reply, serving
+from workers.engines.openai_engine import Failed
+from workers.engines.vllm_sampler import Question, Sampled, VllmSampler
+
+ASKED = Question([3, 4], Sampling(0.7, 1.0, 5), 11)
+
+
+def said(prompt: list[int], tokens: list[int], logprobs: list[float | None]) -> Reply:
+    choice = {"prompt_token_ids": prompt, "token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}
+    return 200, {}, json.dumps({"choices": [choice]}).encode()
+
+
+def sampler(url: str, **options: Any) -> VllmSampler:
+    more = {"backoff_s": 0.001, "patience_s": 5, "timeout_s": 5}
+    return VllmSampler(url.removesuffix("/v1"), "key", ends=[9], **more | options)
+
+
+def test_it_asks_in_tokens_and_is_answered_in_tokens() -> None:
+    with serving(lambda body, _: said(body["prompt"], [7, 9], [-0.5, -0.25])) as server:
+        assert sampler(server.url).sample("one", [ASKED]) == [Sampled([7, 9], [-0.5, -0.25])]
+    (body,) = server.seen
+    assert (body["_path"], body["model"], body["prompt"]) == ("/v1/completions", "one", [3, 4])
+    assert (body["temperature"], body["max_tokens"], body["seed"], body["stop_token_ids"]) == (0.7, 5, 11, [9])
+    assert (body["logprobs"], body["return_token_ids"]) == (0, True)
+    assert server.headers[0]["Authorization"] == "Bearer key"
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (said([3, 5], [7], [-0.5]), "asked in other tokens than it was given"),
+        (said([3, 4], [7, 8], [-0.5]), "2 tokens have 1 log-probabilities"),
+        (said([3, 4], [7], [None]), "no tokens with log-probabilities"),
+        ((200, {}, b'{"choices": [{"text": "hi"}]}'), "no tokens with log-probabilities"),
+        ((400, {}, b"max_tokens is too large"), "400"),
+    ],
+)
+def test_an_answer_that_could_not_be_learnt_from_is_none(reply: Reply, problem: str) -> None:
+    with serving(lambda *_: reply) as server, pytest.raises(Failed, match=problem):
+        sampler(server.url).sample("one", [ASKED])
+
+
+def test_a_name_that_the_server_forgot_is_loaded_again_once_for_all_that_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there: list[str] = []
+    loads: list[str] = []
+
+    def answer(body: dict[str, Any], _: int) -> Reply:
+        return said(body["prompt"], [7], [-0.5]) if body["model"] in there else (404, {}, b"no such model")
+
+    with serving(answer) as server:
+        asked = sampler(server.url)
+        exchange = asked._exchange
+
+        def spoken(body: bytes | None, path: str) -> tuple[bytes, float]:
+            if path == "/models":
+                return json.dumps(
+                    {"data": [{"id": name, "parent": "b", "max_model_len": 1} for name in there]}
+                ).encode(), 0
+            if path == "/load_lora_adapter":
+                there.append(json.loads(body or b"")["lora_name"])
+                loads.append(there[-1])
+                return b"", 0
+            return exchange(body, path)
+
+        monkeypatch.setattr(asked, "_exchange", spoken)
+        asked.load("one", Path("/adapters/one"))
+        there.clear()
+        found = asked.sample("one", [Question([3, seed], Sampling(), seed) for seed in range(6)])
+        assert [each.tokens for each in found] == [[7]] * 6
+        with pytest.raises(Failed, match="404"):
+            asked.sample("never-loaded", [ASKED])
+    assert loads == ["one", "one"]
+
+
+def test_a_server_that_comes_back_is_waited_for_and_that_is_told() -> None:
+    told: list[str] = []
+
+    def answer(body: dict[str, Any], count: int) -> Reply:
+        return said(body["prompt"], [7], [-0.5]) if count > 3 else (503, {}, b"full")
+
+    with serving(answer) as server:
+        waiting = sampler(server.url, retries=0, on_wait=lambda failure: told.append(str(failure)))
+        waiting._well_at = float("inf")  # it has answered before
+        assert waiting.sample("one", [ASKED]) == [Sampled([7], [-0.5])]
+    assert len(told) == 3
+    assert "503" in told[0]

@@ -1,0 +1,101 @@
+"""A server like vLLM, in this process and of a few thousand weights: it loads adapters from directories and samples
+token by token, with the log-probabilities that it drew from."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+BASE = "base-0123456789ab"
+
+
+class ServedPolicy:
+    def __init__(self, base: Path) -> None:
+        self.model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        self.adapters: dict[str, Path] = {}
+        self.loaded: list[str] = []
+        self.asked: list[dict[str, Any]] = []
+        self.is_stale = False
+        """Whether it goes on with the weights that it has, whatever is loaded, as after a lost update."""
+        self._in_model = ""
+        self._lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._reply(200, {"data": outer.rows()})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with outer._lock:
+                    self._reply(*outer.answer(self.path.removeprefix("/v1/"), body))
+
+            def _reply(self, status: int, value: Any) -> None:
+                content = json.dumps(value).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *args: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def rows(self) -> list[dict[str, Any]]:
+        rows = [(BASE, None), *((name, BASE) for name in self.adapters)]
+        return [{"id": name, "parent": parent, "max_model_len": 512} for name, parent in rows]
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "load_lora_adapter":
+            assert body["lora_name"] not in self.loaded, "a name means one content for ever"
+            assert (Path(body["lora_path"]) / "adapter_config.json").is_file()
+            self.adapters[body["lora_name"]] = Path(body["lora_path"])
+            self.loaded.append(body["lora_name"])
+            return 200, {}
+        if path == "unload_lora_adapter":
+            return (200, {}) if self.adapters.pop(body["lora_name"], None) else (404, {})
+        if body["model"] not in self.adapters:
+            return 404, {"error": "no such model"}
+        self.asked.append(body)
+        tokens, logprobs = self._sample(body)
+        choice = {"prompt_token_ids": body["prompt"], "token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}
+        return 200, {"choices": [choice]}
+
+    def _sample(self, body: dict[str, Any]) -> tuple[list[int], list[float]]:
+        if self._in_model != body["model"] and not (self.is_stale and self._in_model):
+            base = self.model.unload() if isinstance(self.model, PeftModel) else self.model
+            self.model = PeftModel.from_pretrained(base, self.adapters[body["model"]]).eval()
+            self._in_model = body["model"]
+        drawn = torch.Generator().manual_seed(body["seed"])
+        tokens, logprobs = list[int](), list[float]()
+        while len(tokens) < body["max_tokens"] and not (tokens and tokens[-1] in body["stop_token_ids"]):
+            with torch.no_grad():
+                logits = self.model(torch.tensor([[*body["prompt"], *tokens]])).logits[0, -1]
+            chances = torch.log_softmax(logits / body["temperature"], -1)
+            tokens.append(int(torch.multinomial(chances.exp(), 1, generator=drawn)))
+            logprobs.append(float(chances[tokens[-1]]))
+        return tokens, logprobs
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@contextmanager
+def served(base: Path) -> Iterator[ServedPolicy]:
+    server = ServedPolicy(base)
+    try:
+        yield server
+    finally:
+        server.close()

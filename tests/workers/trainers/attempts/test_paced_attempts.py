@@ -1,0 +1,126 @@
+"""Attempts that are sampled while the trainer learns: never too old, each learnt from once, and failures are told."""
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flywheel.core import recipes
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
+from tests.workers.trainers.attempts.served_policy import BASE, served
+from tests.workers.trainers.attempts.test_remote_policy import LORA, at
+from tests.workers.trainers.attempts.test_step_attempts import ENV, TASKS, right_for
+from tests.workers.trainers.cast import Make, Start
+from workers.trainers.attempts.live_engine import Episode
+from workers.trainers.attempts.paced_attempts import PacedAttempts
+from workers.trainers.attempts.rewards import Judge, Rewards
+from workers.trainers.run.run_failures import TrainingError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
+
+SIZE, STEPS = 2, 12
+
+
+class Remote:
+    """An engine on a server whose answers come when they like."""
+
+    tells_logprobs = True
+
+    def __init__(self, patience: random.Random) -> None:
+        self.version, self.patience = 0, patience
+        self.aside: Any = nullcontext
+        self.versions: dict[int, int] = {}
+        self.under_way = self.most = 0
+        self.failure: Exception | None = None
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        version = self.version
+        with self.aside():
+            time.sleep(self.patience.random() ** 4 * 0.03)
+            if self.failure is not None:
+                raise self.failure
+        self.versions |= {request.seed: version for request in requests}
+        say = right_for("Ada", "Bo", "Cy")
+        return [ChatResponse(say(request), tokens_out=1) for request in requests]
+
+    def take(self, seed: int) -> Episode:
+        return Episode([1], [2], [1], [-0.5], [self.versions.pop(seed)])
+
+    def close(self) -> None: ...
+
+
+def paced(tmp_path: Path, bound: int, remote: Any, **settings: Any) -> PacedAttempts:
+    (tmp_path / "events.jsonl").touch()
+    mode = {"rollouts": "vllm", "execution": "fully_async", "max_staleness": bound} if bound else {}
+    chosen = recipes.validate("grpo", {"num_generations": 4, "batch_size": 4 * SIZE, **mode, **settings})
+    events: list[dict[str, Any]] = []
+    spec: Any = SimpleNamespace(settings=chosen, seed=1)
+    run: Any = SimpleNamespace(spec=spec, path=tmp_path, events=events)
+    run.event = lambda event, **fields: events.append({"event": event, **fields})
+    judge = Judge(ENV)
+    order = [number % len(TASKS) for number in range(SIZE * STEPS)]
+    return PacedAttempts(run, TASKS, order, remote, judge, Rewards(judge, TASKS, 1))
+
+
+def step(of: PacedAttempts, number: int) -> dict[str, Any]:
+    return of(["0"] * 4 * SIZE, SimpleNamespace(state=SimpleNamespace(global_step=number)))
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_no_token_is_older_than_the_bound_and_all_groups_are_learnt_from_once(tmp_path: Path, bound: int) -> None:
+    remote = Remote(random.Random(bound))
+    of = paced(tmp_path, bound, remote, dynamic_sampling=True, max_resamples=2)
+    ages = []
+    for number in range(STEPS):
+        remote.version = number
+        found = step(of, number)
+        assert [len(found[name]) for name in ("prompt_ids", "completion_ids", "logprobs")] == [4 * SIZE] * 3
+        assert len(of.totals()) == 4 * SIZE
+        ages.append(of.figures["staleness_max"])
+        time.sleep(0.01)  # the trainer learns
+    of.close()
+    learnt = [group for row in of.run.events for group in row["groups"]]  # type: ignore[attr-defined]
+    assert sorted(learnt) == list(range(SIZE * STEPS))
+    assert max(ages) <= bound
+    assert (max(ages) > 0) == (bound > 0), "sampling goes on while the trainer learns"
+    assert not remote.versions, "nothing was sampled for nothing"
+
+
+def test_what_breaks_while_it_is_sampled_is_told_to_who_waits(tmp_path: Path) -> None:
+    remote = Remote(random.Random(1))
+    remote.failure = TrainingError("sampler", "the server is away")
+    of = paced(tmp_path, 1, remote)
+    with pytest.raises(TrainingError, match="the server is away"):
+        step(of, 0)
+    of.close()
+    assert threading.active_count() < 5
+
+
+def test_a_run_ahead_of_its_updates_is_stopped_and_goes_on_without_a_group_twice(
+    make: Make, start: Start, trained: Path
+) -> None:
+    settings = {"rollouts": "vllm", "execution": "fully_async", "max_staleness": 2, "learning_rate": 3e-3}
+    run = make(
+        "grpo", on=trained, settings=settings, tuning=LORA, served_base=BASE, held_out=False, steps=6,
+        checkpoint_every=1,
+    )  # fmt: skip
+    with served(trained) as server:
+        trainer = start(run, hook=at, given=server.url)
+        run.until(lambda it: len(it.events("step")) >= 2)
+        (run.path / "CANCEL").touch()
+        assert trainer.wait() == 0, run.errors()
+        (run.path / "CANCEL").unlink()
+        assert start(run, hook=at, given=server.url).wait() == 0, run.errors()
+    assert not server.adapters
+    learnt = {row["step"]: row["groups"] for row in run.events("attempts")}
+    assert sorted(group for groups in learnt.values() for group in groups) == list(range(6 * 2))
+    assert all(row["oldest"] <= 2 for row in run.events("attempts"))
+    assert max(row["oldest"] for row in run.events("attempts")) > 0
+    assert all(row["mean"] < 1e-5 for row in run.events("proof"))
+    assert all(metrics["staleness_max"] <= 2 for metrics in run.metrics().values())

@@ -1,0 +1,131 @@
+"""Groups of attempts that a server samples, ahead of the updates that learn from them as far as the bound allows.
+
+Each group is played by a thread of its own. One of them at a time, or the trainer's evaluation, has the turn in which
+environments, verifiers and the tokenizer are used; while an answer is waited for the turn is free. When what is told
+here is done (`docs/design/rollouts.md`): `group_schedule`.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from statistics import fmean
+from typing import Any
+
+from flywheel.core import recipes
+from flywheel.core.envs import Task
+from workers.trainers.attempts.curriculum import Curriculum
+from workers.trainers.attempts.group_schedule import GroupSchedule
+from workers.trainers.attempts.live_engine import Episode
+from workers.trainers.attempts.remote_policy import RemoteEngine
+from workers.trainers.attempts.rewards import Judge, Rewards
+from workers.trainers.attempts.step_attempts import Attempts, Group
+from workers.trainers.run.kept_attempts import Keeper
+from workers.trainers.run.run_directory import Run
+
+THREADS = 64
+"""Groups that are played at once, at most."""
+
+
+class PacedAttempts(Attempts):
+    engine: RemoteEngine
+
+    def __init__(
+        self,
+        run: Run,
+        tasks: Sequence[Task],
+        order: Sequence[int],
+        engine: RemoteEngine,
+        judge: Judge,
+        rewards: Rewards,
+        curriculum: Curriculum | None = None,
+        keeper: Keeper | None = None,
+    ) -> None:
+        """`order`: the place of each group's task among the tasks."""
+        super().__init__(run.spec, tasks, engine, judge, rewards, curriculum, keeper)
+        self.run, self.order, self.bound = run, order, recipes.staleness_bound(run.spec.settings)
+        self.turn = threading.Lock()
+        self._changed = threading.Condition(self.turn)
+        self._schedule: GroupSchedule | None = None
+        self._found: dict[int, tuple[Group, list[Episode], int]] = {}
+        self._broken: BaseException | None = None
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="paced-attempts")
+        engine.aside = self._aside
+
+    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
+        """TRL's `rollout_func`: as many groups as the prompts are for, those that the schedule says."""
+        step = int(trainer.state.global_step)
+        with self.turn:
+            if self._schedule is None:
+                # Steps that were not finished on their attempts have them made anew.
+                finished = step - self.spec.settings["num_iterations"]
+                used = {group for at, groups in self._used().items() if at <= finished for group in groups}
+                size = len(prompts) // self._size
+                self._schedule = GroupSchedule(size, self.bound, len(self.order), step, used)
+            for number in self._schedule.begin():
+                self._pool.submit(self._sample, number)
+            while not (taken := self._schedule.take()):
+                if self._broken is not None:
+                    raise self._broken
+                assert self._schedule.begun, "nothing is under way, and it would wait for ever"
+                self._changed.wait()
+            found = [self._found.pop(number) for number in taken]
+            self.groups = [group for group, _, _ in found]
+            episodes = [episode for _, own, _ in found for episode in own]
+            self._count(sum(resampled for _, _, resampled in found), episodes)
+            self._keep(step)
+            ages = [step - version for episode in episodes for version in episode.versions]
+            if ages:
+                self.figures |= {"staleness": fmean(ages), "staleness_max": float(max(ages))}
+            self.run.event("attempts", step=step, groups=taken, oldest=max(ages, default=0))
+        return self._tokens(episodes)
+
+    def close(self) -> None:
+        """Begin nothing more, and wait for the answers that are under way."""
+        with self.turn:
+            self._broken = self._broken or RuntimeError("the run is over")
+        self._pool.shutdown(cancel_futures=True)
+        super().close()
+
+    def _sample(self, number: int) -> None:
+        """Play a group, and others in its place while they teach nothing, as dynamic sampling wants it."""
+        assert self._schedule is not None
+        step, at = divmod(number, self._schedule.size)
+        with self.turn:
+            try:
+                reserve, resampled = self._reserve(f"{step} {at}"), 0
+                (group,) = self._play([self._in_turn(self.order[number], reserve)], f"{step}", at)
+                while resampled < self._rounds and self.is_dull(group):
+                    self._episodes(group)  # forgotten: they make room
+                    (group,) = self._play([self._due(reserve)], f"{step} again {resampled}", at)
+                    resampled += 1
+                episodes = self._episodes(group)
+            except BaseException as error:
+                self._broken = self._broken or error  # told by the thread that waits for it
+            else:
+                self._found[number] = group, episodes, resampled
+                self._schedule.end(number)
+            self._changed.notify_all()
+
+    def _episodes(self, group: Group) -> list[Episode]:
+        return [self.engine.take(rollout.seed) for rollout in group.rollouts]
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        if self._broken is not None:
+            raise self._broken
+        self.turn.release()
+        try:
+            yield
+        finally:
+            self.turn.acquire()
+
+    def _used(self) -> dict[int, list[int]]:
+        """The groups that each step learnt from, by the run's events; where a resume repeated a step, the last."""
+        found = {}
+        for line in (self.run.path / "events.jsonl").read_bytes().splitlines():
+            row = json.loads(line)
+            if row["event"] == "attempts":
+                found[row["step"]] = row["groups"]
+        return found
