@@ -11,7 +11,8 @@ _EVERY = tuple(ALGORITHMS)
 _PRACTISED = tuple(row.name for row in ALGORITHMS.values() if row.practises)
 _REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
 _GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
-_EPISODIC = tuple(row.name for row in ALGORITHMS.values() if row.plays_episodes)
+_SERVED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced and row.plays_episodes)
+"""Those whose attempts a server may sample: their loss weighs each token by how likely the sampler took it."""
 _SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
 _SHARED = ("sft", "dpo", *_GROUPED)
 """Those whose whole model is TRL's to share among processes, and whose batches may be divided."""
@@ -167,17 +168,17 @@ _ROWS = [
         "rollouts", str, "trainer",
         "Who samples the attempts: the trainer's own process, or with a LoRA adapter this installation's vLLM server, "
         "which is quicker for big models. After each update it is proved that the server samples the trained policy.",
-        algorithms=_EPISODIC, choices=("trainer", "vllm"),
+        algorithms=_SERVED, choices=("trainer", "vllm"),
     ),
     Setting(
         "execution", str, "sync",
         "Whether vLLM goes on sampling while the trainer learns: sync takes turns, one_step_off_async lets attempts be "
         "one update old, fully_async as many as max_staleness. Nothing that was sampled is thrown away.",
-        algorithms=_EPISODIC, choices=("sync", "one_step_off_async", "fully_async"),
+        algorithms=_SERVED, choices=("sync", "one_step_off_async", "fully_async"),
     ),
     Setting(
         "max_staleness", int, 2, "Updates that a token may be old when it is learnt from, with fully_async.",
-        algorithms=_EPISODIC, min=1, max=16,
+        algorithms=_SERVED, min=1, max=16,
     ),
     Setting(
         "num_iterations", int, 1, "Steps taken on the same attempts. At 1 the update is on-policy and nothing clips.",
