@@ -110,6 +110,8 @@ worker_class = Worker
 threads = 32
 keepalive = 15
 """Longer than the 5 s after which exporters send again, so that they find their connection as they left it."""
+limit_request_line = 8190
+"""Bytes, the most that gunicorn takes: a launch form of several stages is drawn again by a GET."""
 timeout = 120
 graceful_timeout = 10
 preload_app = True

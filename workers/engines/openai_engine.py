@@ -15,8 +15,9 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -151,15 +152,22 @@ class OpenAIEngine:
         self._offered: tuple[Any, list[dict[str, Any]], dict[str, str]] = (), [], {}
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="openai-engine")
+        with self._patience():
+            try:
+                return list(pool.map(self._ask, requests))
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """Patience begins anew for who asks alone: among many, each would give all the others more of it."""
         with self._lock:
-            # Patience begins anew for who asks alone: among many, each would give all the others more of it.
             self._well_at = self._well_at if self._asking else time.monotonic()
             self._asking += 1
-        pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="openai-engine")
         try:
-            return list(pool.map(self._ask, requests))
+            yield
         finally:
-            pool.shutdown(cancel_futures=True)
             with self._lock:
                 self._asking -= 1
 

@@ -47,7 +47,8 @@ class VllmSampler(OpenAIEngine):
     def models(self) -> list[dict[str, Any]]:
         """List its base by name, with `max_model_len`, and the adapters that it has, each with its `parent`. Raises
         Failed."""
-        content, _ = self._exchange(None, MODELS)
+        with self._patience():
+            content, _ = self._exchange(None, MODELS)
         try:
             rows = json.loads(content)["data"]
             return [{name: row[name] for name in ("id", "parent", "max_model_len")} for row in rows]
@@ -57,14 +58,16 @@ class VllmSampler(OpenAIEngine):
     def load(self, name: str, place: Path) -> None:
         """Have the server answer for the adapter in this directory, under a name that it does not know yet. Raises
         Failed."""
-        self._exchange(json.dumps({"lora_name": name, "lora_path": str(place)}).encode(), LOAD)
+        with self._patience():
+            self._exchange(json.dumps({"lora_name": name, "lora_path": str(place)}).encode(), LOAD)
         self._loaded[name] = place
 
     def unload(self, name: str) -> None:
         """Have it forget the name; that it has forgotten already is no failure. Raises Failed."""
         self._loaded.pop(name, None)
         try:
-            self._exchange(json.dumps({"lora_name": name}).encode(), UNLOAD)
+            with self._patience():
+                self._exchange(json.dumps({"lora_name": name}).encode(), UNLOAD)
         except Failed as failure:
             if failure.status != NOT_FOUND:
                 raise
@@ -72,7 +75,7 @@ class VllmSampler(OpenAIEngine):
     def sample(self, name: str, questions: Sequence[Question]) -> list[Sampled]:
         """The answers of this adapter, in order. One that a server started anew has forgotten is loaded again. Raises
         Failed."""
-        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="vllm-sampler") as pool:
+        with self._patience(), ThreadPoolExecutor(self.concurrency, thread_name_prefix="vllm-sampler") as pool:
             return list(pool.map(lambda question: self._sampled(name, question), questions))
 
     def _sampled(self, name: str, question: Question) -> Sampled:

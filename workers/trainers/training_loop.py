@@ -185,7 +185,7 @@ def drive(
         trl_seams.continue_counters(trainer, resumed.path, resumed.step)
     if resumed is not None and recorder.is_over(resumed.step):  # killed between the last step and the end
         trl_seams.load_weights(trainer, resumed.path)
-    elif not run.cancelled:
+    elif not ranks.agreed(run.cancelled):
         if resumed is None:
             if run.is_first:
                 held_out(0)

@@ -47,6 +47,8 @@ class Measurements:
     validation: Series = ()
     """Mean score on the tasks that are kept aside."""
     is_finished: bool = False
+    asked: int | None = None
+    """Held-out tasks of each evaluation that were scored."""
 
     def series(self, name: str) -> Series:
         return [(step, metrics[name]) for step, metrics in self.steps if name in metrics]
@@ -122,11 +124,14 @@ def _hacking(measured: Measurements) -> Iterator[Alert]:
 
 
 def _falling(measured: Measurements) -> Iterator[Alert]:
+    """A fall by more than two standard errors of the difference; of a best among many, so that it may still be luck."""
     if len(measured.held_out) < 3:
         return
     (best_at, best), (last_at, last) = max(measured.held_out, key=lambda pair: pair[1]), measured.held_out[-1]
-    if best - last > SLIP:
-        fell = f"from {percent(best)} at step {best_at} to {percent(last)} at step {last_at}"
+    noise = 2 * math.sqrt((best * (1 - best) + last * (1 - last)) / measured.asked) if measured.asked else 0.0
+    if best - last > max(SLIP, noise):
+        of = f" (of {measured.asked} tasks)" if measured.asked else ""
+        fell = f"from {percent(best)} at step {best_at} to {percent(last)} at step {last_at}{of}"
         yield Alert(
             "overfitting",
             f"held-out success fell {fell}: possible overfitting",

@@ -124,6 +124,8 @@ class Plan:
     device: Device = "cpu"
     held_out: int = ASKED_MOST
     """Held-out tasks."""
+    teacher: int = 0
+    """Weights of the teacher; 0 for none."""
 
     @property
     def is_lora(self) -> bool:
@@ -154,10 +156,7 @@ class Plan:
 
     @property
     def has_reference(self) -> bool:
-        """Whether a second copy of the weights is kept; a LoRA's start is its base, which is there. A teacher is taken
-        to be as large as who learns from it."""
-        if ALGORITHMS[self.algorithm].has_teacher:
-            return True
+        """Whether a second copy of the weights is kept; a LoRA's start is its base, which is there."""
         if self.is_lora:
             return False
         return not self.practises if self.algorithm in ("dpo", "kto") else bool(self.settings.get("beta"))
@@ -220,6 +219,7 @@ def _kept(plan: Plan) -> dict[str, int]:
         "weights": plan.shapes.parameters * frozen + adapter,
         "optimizer": plan.learning * 2 * FLOAT,
         "reference model": plan.shapes.parameters * FLOAT if plan.has_reference else 0,
+        "teacher": plan.teacher * FLOAT,
         "gradients to exchange": plan.learning * FLOAT if plan.processes > 1 else 0,
     }
 
@@ -302,6 +302,7 @@ def _operations(plan: Plan) -> float:
     passes += bool(settings["gradient_checkpointing"])
     passes += plan.algorithm in ("dpo", "kto") or bool(settings.get("beta"))
     passes += plan.practises  # its own attempts are written first
+    passes += plan.teacher / shapes.parameters  # which reads them once
     return float(forward * passes)
 
 

@@ -228,7 +228,7 @@ _ROWS = [
     ),
     Setting(
         "curriculum", bool, False,
-        "Let a task rest that is nearly always solved (over 80 %), or never, and try it again later: attempts go to "
+        "Let a task rest that is nearly always solved (over 80%), or never, and try it again later: attempts go to "
         "tasks that teach something.",
         algorithms=_GROUPED, shown=True,
     ),

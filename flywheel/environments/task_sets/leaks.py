@@ -89,7 +89,7 @@ class TrainedOn:
 def trained_on(versions: Iterable[Version], task_set: TaskSet) -> dict[int, TrainedOn]:
     """Return a TrainedOn per version key. Checks are made when datasets are built and versions evaluated, not here."""
     versions = list(versions)
-    lines = {version.pk: line_of(version) for version in versions}
+    lines = learnt_from(versions)
     learnt: dict[int, set[int]] = {}
     every = Version.objects.filter(pk__in=set().union(*lines.values()))
     for dataset_of in ("produced_by__dataset", "checkpoint_versions__run__dataset"):
@@ -129,6 +129,22 @@ def inside(task_set: TaskSet) -> dict[str, Any]:
         tasks = task_set.tasks.exclude(split=Split.SEALED).order_by("number").only("number", "prompt")
         pairs = alike([Item(str(task), task.prompt) for task in tasks])
         found |= {"requests": len(pairs), "pairs": pairs[:ALIKE_SHOWN]}
+    return found
+
+
+def learnt_from(versions: Iterable[Version]) -> dict[int, set[int]]:
+    """By the key of each version: its own, and those of all that it comes from or that taught one of these."""
+    found = {version.pk: set(line_of(version)) for version in versions}
+    taught: dict[int, set[int]] = {}
+    every = Version.objects.filter(pk__in=set().union(*found.values()))
+    for teacher_of in ("produced_by__teacher", "checkpoint_versions__run__teacher"):
+        for version, teacher in every.filter(**{f"{teacher_of}__isnull": False}).values_list("pk", teacher_of):
+            taught.setdefault(version, set()).add(teacher)
+    if taught:  # each is older than what it taught, so this comes to an end
+        before = learnt_from(Version.objects.filter(pk__in=set().union(*taught.values())))
+        for keys in found.values():
+            for teacher in set().union(*(taught.get(key, set()) for key in keys)):
+                keys |= before[teacher]
     return found
 
 

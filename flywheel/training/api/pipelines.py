@@ -17,6 +17,7 @@ from flywheel.evals.api.references import version_of
 from flywheel.training.api.runs import ChoicesIn
 from flywheel.training.models import Pipeline, PipelineStage
 from flywheel.training.pipelines import pipeline_control
+from flywheel.training.pipelines.pipeline_control import MOST_STAGES
 
 router = Router(tags=["training"])
 
@@ -42,7 +43,7 @@ class PipelineIn(Body):
     """Your own UUID. Repeating a key returns the same pipeline."""
     base: RefIn
     """`agent@number` that the first stage trains; each further stage trains the version that the stage before made."""
-    stages: list[PipelineStageIn]
+    stages: list[PipelineStageIn] = Field(max_length=MOST_STAGES)
     """2 to 6 stages, in order."""
 
 

@@ -454,6 +454,7 @@ def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:
         "stage",
         "reward_audit__run__version__agent",
         "audit_override__created_by",
+        "audit_override__version__agent",
     )
 
 

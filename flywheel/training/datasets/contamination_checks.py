@@ -27,7 +27,7 @@ from flywheel.core.evidence.compared_items import Item, item_of_prompt, item_of_
 from flywheel.core.evidence.contamination import METHOD, Report, check
 from flywheel.core.recipes import ELSEWHERE
 from flywheel.environments.models import MEASURED, Split, Suite, Task, TaskSet, TaskSetMember
-from flywheel.environments.task_sets.leaks import line_of
+from flywheel.environments.task_sets.leaks import learnt_from
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.training.models import ContaminationCheck, Dataset, TrainingRun
 
@@ -62,15 +62,18 @@ def prompt_report(version: Version, task_set: TaskSet) -> Report:
 
 
 def trained_elsewhere(version: Version) -> str:
-    """Name the version, this one or one that it comes from, whose weights were changed by no run here, so that nobody
-    knows what they learnt from; empty where there is none. A base model is what it is, and none of these."""
-    each: Version | None = version
-    while each is not None and each.parent is not None:
-        is_changed = (each.weights_id, each.adapter_id) != (each.parent.weights_id, each.parent.adapter_id)
-        if is_changed and not TrainingRun.that_made([each]).exists():
+    """Name the version, this one or one that it comes from or learnt from, whose weights were changed by no run here:
+    nobody knows what they learnt from. Empty where there is none; a base model is what it is, and none of these."""
+    versions = Version.objects.filter(pk__in=learnt_from([version])[version.pk]).select_related("agent", "parent")
+    for each in versions.order_by("-pk"):
+        if each.parent is None:
+            is_unknown = each.adapter_id is not None
+        else:
+            is_changed = (each.weights_id, each.adapter_id) != (each.parent.weights_id, each.parent.adapter_id)
+            is_unknown = is_changed and not TrainingRun.that_made([each]).exists()
+        if is_unknown:
             return str(each)
-        each = each.parent
-    return str(each) if each is not None and each.adapter_id else ""
+    return ""
 
 
 def kept_checks(
@@ -152,12 +155,7 @@ def preview(
 def datasets_of(version: Version) -> list[Dataset]:
     """Everything that a version learnt from: its own run's dataset, and those of the versions that it comes from or
     that taught one of these."""
-    runs, waiting = set[int](), [version]
-    while waiting:
-        own = TrainingRun.that_made(line_of(waiting.pop())).exclude(pk__in=runs)
-        for run in own.select_related("teacher"):
-            runs.add(run.pk)
-            waiting += [run.teacher] if run.teacher else []
+    runs = TrainingRun.that_made(learnt_from([version])[version.pk])
     return list(Dataset.objects.filter(training_runs__in=runs).distinct().order_by("pk"))
 
 

@@ -139,7 +139,7 @@ def expected_duration(
     """
     if base.weights is None:
         return None
-    runs = TrainingRun.objects.filter(project=base.agent.project_id, state=State.SUCCEEDED, attempt=1)
+    runs = TrainingRun.objects.filter(project=base.agent.project_id, state=State.SUCCEEDED, fence=1)
     same = _timed(
         runs.filter(
             algorithm=algorithm,
@@ -166,10 +166,17 @@ def frozen_forecast(
     tuning: Mapping[str, Any],
     dataset: Dataset,
     task_set: TaskSet,
+    teacher: Version | None,
 ) -> dict[str, Any]:
     """The forecast that a run keeps beside what it will measure; empty where nothing is known."""
     found, _ = memory_estimate.expected_memory(
-        base=base, algorithm=algorithm, settings=settings, tuning=tuning, dataset=dataset, task_set=task_set
+        base=base,
+        algorithm=algorithm,
+        settings=settings,
+        tuning=tuning,
+        dataset=dataset,
+        task_set=task_set,
+        teacher=teacher,
     )
     if found is None:
         return {}

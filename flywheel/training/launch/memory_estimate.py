@@ -62,6 +62,7 @@ def expected_memory(
     tuning: Mapping[str, Any],
     dataset: Dataset | None,
     task_set: TaskSet,
+    teacher: Version | None = None,
     rows: Rows = (),
 ) -> tuple[Memory | None, str]:
     """Forecast a run's peak memory, or say why that cannot be done. `rows` are those of a dataset that is not there
@@ -70,6 +71,7 @@ def expected_memory(
         return None, f"{base} has no weights here"
     try:
         shapes = _shapes(base.weights)
+        taught = _shapes(teacher.weights).parameters if teacher and teacher.weights else 0
     except (UnknownShapes, artifacts.ArtifactError) as error:
         return None, str(error)
     preview = _preview(base, dataset) if dataset else None
@@ -78,7 +80,7 @@ def expected_memory(
         return None, "there are no rows yet"
     machine = _machine()
     held_out = task_set.members.filter(split=Split.HELD_OUT).count()
-    plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"), held_out)
+    plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"), held_out, taught)
     found = Memory(memory_forecast.forecast(plan), lengths, preview, machine, None)
     if found.is_too_large:
         found = replace(found, proposal=memory_forecast.proposal(plan, machine["memory"]))

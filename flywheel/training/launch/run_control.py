@@ -105,7 +105,7 @@ def submit(
         algorithm=request.algorithm,
         spec_digest=digest(content),
         forecast=launch_estimate.frozen_forecast(
-            base, request.algorithm, chosen["settings"], chosen["tuning"], dataset, task_set
+            base, request.algorithm, chosen["settings"], chosen["tuning"], dataset, task_set, request.teacher
         ),
         total=chosen["settings"]["steps"],
         sweep=sweep,

@@ -67,11 +67,12 @@ def _check_size(grid: Grid) -> None:
     for name, values in grid.items():
         if not values:
             raise Refused("has no values; give at least one", field=f"grid.{name}")
+    if (count := math.prod(map(len, grid.values()))) > MOST:
+        raise Refused(f"makes {count} runs; at most {MOST} are launched at once", field="grid")
+    for name, values in grid.items():
         for at, value in enumerate(values):
             if value in values[:at]:
                 raise Refused(f"{value!r} is given twice", field=f"grid.{name}")
-    if (count := math.prod(map(len, grid.values()))) > MOST:
-        raise Refused(f"makes {count} runs; at most {MOST} are launched at once", field="grid")
 
 
 def _rows(grid: Grid) -> Iterator[dict[str, Any]]:

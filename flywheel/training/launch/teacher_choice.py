@@ -29,6 +29,8 @@ def _problem(algorithm: Algorithm, base: Version, teacher: Version | None) -> st
         return f"{teacher} has no weights here, and its probabilities are read from them"
     if (teacher.weights_id, teacher.adapter_id) == (base.weights_id, base.adapter_id):
         return f"{teacher} has the weights of {base}, which can teach it nothing; choose a better version"
+    if base.weights_id == teacher.weights_id:  # adapters of one base
+        return ""
     mine, yours = _vocabulary(base.weights), _vocabulary(teacher.weights)
     if mine and yours and (different := mine.items() ^ yours.items()):
         return (

@@ -190,6 +190,7 @@ def _forecast(
         tuning=form.tuning_now,
         dataset=form.cleaned_data.get("dataset"),
         task_set=task_set,
+        teacher=form.cleaned_data.get("teacher"),
         rows=data.draft.rows if data.draft else (),
     )
     operations = memory.forecast.operations if memory else None

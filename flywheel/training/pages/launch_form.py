@@ -43,8 +43,8 @@ from flywheel.training.models import Dataset, Recommendation, TrainingRun
 from flywheel.training.pipelines.stage_gates import LIMITS
 
 PREFIX = "set."
-MOST_EARLIER = 8_000
-"""Characters in which the stages before this one are kept."""
+MOST_EARLIER = 4_000
+"""Characters in which the stages before this one are kept: the form's address has them too."""
 _ROWS = ("key", "base", "task_set", "dataset", "rollouts", "teacher")
 _FIRST = {
     **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on", "grid", *UNITS, "earlier", *LIMITS), ""),

@@ -37,12 +37,19 @@ class Limit:
 
 
 def _success(figures: Figures) -> float | None:
-    share: float | None = figures.get("success")
-    return share
+    return _of_all(figures, figures.get("success"))
 
 
 def _readable(figures: Figures) -> float | None:
-    return min((figures["parts"][name] for name in FORMS if name in figures.get("parts", {})), default=None)
+    shares = (figures["parts"][name] for name in FORMS if name in figures.get("parts", {}))
+    return _of_all(figures, min(shares, default=None))
+
+
+def _of_all(figures: Figures, share: float | None) -> float | None:
+    """A share of the scored tasks as one of all: nobody knows the others to be right."""
+    if share is None or not figures.get("unscored"):
+        return share
+    return share * figures["n"] / (figures["n"] + float(figures["unscored"]))
 
 
 def _unsafe(figures: Figures) -> float | None:
@@ -87,13 +94,14 @@ def judge(gate: Mapping[str, float], run: TrainingRun) -> list[dict[str, Any]]:
     "n", "holds"}`. A share that was not measured is None and does not hold."""
     point = _kept_point(run) if gate else None
     every = [point.values, *point.values.get("environments", {}).values()] if point else []
-    n = sum(figures.get("n", 0) for figures in every)
+    scored, unscored = (sum(figures.get(name, 0) for figures in every) for name in ("n", "unscored"))
     checks = []
     for check in limits_of(gate):
         found = LIMITS[check["name"]]
         shares = [share for figures in every if (share := found.read(figures)) is not None]
         share = (min if found.is_least else max)(shares) if shares else None
         holds = share is not None and found.holds(share, check["limit"])
+        n = scored + unscored if found.is_least else scored
         checks.append({**check, "share": share, "n": n, "holds": holds})
     return checks
 

@@ -17,8 +17,15 @@ def alerts_of(run: TrainingRun, steps: Steps) -> list[dict[str, Any]]:
     steps that show it are kept. `steps` as `step_points` gives them."""
     told = dict.fromkeys(run.events.filter(level="warning").values_list("text", flat=True))
     found = [Alert("trainer", text) for text in [*told][-WARNINGS:]]
+    newest = run.points.filter(kind=Point.Kind.EVAL).order_by("-step").values_list("values", flat=True).first() or {}
     found += run_alerts.alerts(
-        Measurements(steps, _scores(run, Point.Kind.EVAL), _scores(run, Point.Kind.VALIDATION), run.is_finished)
+        Measurements(
+            steps,
+            _scores(run, Point.Kind.EVAL),
+            _scores(run, Point.Kind.VALIDATION),
+            run.is_finished,
+            newest.get("n"),
+        )
     )
     kept = list(run.tried.values_list("step", flat=True)) if any(alert.last for alert in found) else []
     return [{**asdict(alert), "attempts": sum(_shows(alert, step) for step in kept)} for alert in found]

@@ -28,6 +28,7 @@ def before(request: LaunchRequest) -> dict[str, Any]:
         tuning=tuning,
         dataset=request.dataset,
         task_set=request.task_set,
+        teacher=request.teacher,
         rows=rows,
     )
     if memory is None:
@@ -64,7 +65,7 @@ def usage(run: TrainingRun) -> dict[str, Any]:
     ends = steps.aggregate(first=Min("at"), last=Max("at"), count=Count("pk"))
     newest = steps.order_by("-step").values_list("values", flat=True).first() or {}
     peak, step, told = newest.get("peak_memory"), None, run.forecast
-    if ends["count"] > 1 and run.attempt <= 1:  # another attempt came after a pause
+    if ends["count"] > 1 and run.fence <= 1:  # whoever took it over came after a pause
         step = (ends["last"] - ends["first"]) / (ends["count"] - 1)
     wanted = timedelta(seconds=told["step_seconds"]) if told.get("step_seconds") else None
     return {

@@ -125,3 +125,10 @@ def test_whatever_was_measured_alerts_name_steps_that_there_were(
     series = list(enumerate(scores))
     for alert in alerts(Measurements(list(enumerate(rows, 1)), series, series)):
         assert alert.first is None or 1 <= alert.first <= (alert.last or 0) <= max(len(rows), len(scores))
+
+
+def test_a_fall_that_few_tasks_may_show_by_chance_is_none() -> None:
+    scores = [(0, 0.5), (10, 0.6), (20, 0.5)]
+    assert not alerts(Measurements(held_out=scores, asked=10))
+    (alert,) = alerts(Measurements(held_out=scores, asked=400))
+    assert (alert.kind, "(of 400 tasks)" in alert.saw) == ("overfitting", True)

@@ -86,7 +86,7 @@ def test_time_of_another_size_is_estimated_by_arithmetic_and_called_rough(weight
     run = weighty.launch()
     weighty.measured(run, 21, loss=float)
     TrainingRun.objects.filter(pk=run.pk).update(
-        state=State.SUCCEEDED, attempt=1, started_at=NOON, finished_at=NOON + timedelta(seconds=30)
+        state=State.SUCCEEDED, fence=1, started_at=NOON, finished_at=NOON + timedelta(seconds=30)
     )
     larger = {**run.settings, "batch_size": 4 * run.settings["batch_size"]}
     assert launch_estimate.expected_duration(weighty.base, larger, "sft") is None

@@ -1,6 +1,8 @@
 """A teacher is chosen at launch: another version with weights here, of the same tokens."""
 
 import json
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from django.urls import reverse
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.edge.refusals import Refused
+from flywheel.environments.task_sets import leaks
+from flywheel.training.datasets import contamination_checks
 from flywheel.training.models import TrainingRun
 from tests.pages import page_of
 from tests.training.conftest import Room
@@ -95,6 +99,35 @@ def test_the_form_offers_teachers_and_the_run_shows_its_own(room: Room, sign_in:
     assert str(teacher) in page_of(client.get(reverse("training:run", args=["acme", run.pk])))
     again = client.get(address, {"like": run.pk}).content.decode()
     assert f"<option selected>{teacher}</option>" in again
+
+
+def test_what_a_teacher_learnt_counts_as_learnt_wherever_it_is_asked(room: Room) -> None:
+    """Of a version that learnt from one that learnt from another."""
+    chain = [version(room, letter) for letter in "bcde"]
+    for learner, teacher in pairwise(chain):
+        run = room.launch(algorithm="distillation", teacher=teacher)
+        TrainingRun.objects.filter(pk=run.pk).update(produced=learner)
+    first, *_, last = chain
+    assert leaks.learnt_from([first, last]) == {
+        first.pk: {row.pk for each in chain for row in lines(each)},
+        last.pk: {row.pk for row in lines(last)},
+    }
+    sft = room.launch()
+    TrainingRun.objects.filter(pk=sft.pk).update(produced=last)
+    assert sft.dataset in contamination_checks.datasets_of(first)
+    verdicts = leaks.trained_on([first], room.task_set)
+    assert verdicts[first.pk].verdict != "none"
+    assert contamination_checks.trained_elsewhere(first) == ""
+    unknown = version(room, "f", parent=room.base)
+    taught = room.launch(algorithm="distillation", teacher=unknown)
+    TrainingRun.objects.filter(pk=taught.pk).update(produced=last)
+    assert contamination_checks.trained_elsewhere(first) == str(unknown)
+
+
+def lines(each: Version | None) -> Iterator[Version]:
+    while each is not None:
+        yield each
+        each = each.parent
 
 
 def test_by_api(room: Room, client: Client, key: Any) -> None:

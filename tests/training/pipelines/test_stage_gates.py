@@ -53,6 +53,17 @@ def test_what_was_not_measured_does_not_hold(room: Room) -> None:
         assert "validation success: not measured, at least 0% is required" in sentence(checks)
 
 
+def test_a_task_without_a_score_is_neither_solved_nor_readable(room: Room) -> None:
+    parts = {"valid_json": 1.0, "unsafe": 0.0}
+    run = validated(room, None, s6={"success": 1.0, "n": 1, "unscored": 19, "parts": parts})
+    checks = judge({"min_success": 0.6, "min_format": 0.6, "max_unsafe": 0.0}, run)
+    assert [(each["share"], each["n"], each["holds"]) for each in checks] == [
+        (0.05, 20, False),
+        (0.05, 20, False),
+        (0.0, 1, True),
+    ]
+
+
 def test_a_share_just_below_its_limit_does_not_read_as_the_limit(room: Room) -> None:
     run = validated(room, None, s6={"success": 0.596, "n": 500, "parts": {}})
     assert sentence(judge({"min_success": 0.6}, run)) == (

@@ -35,7 +35,7 @@ def test_a_run_without_a_forecast_shows_what_was_measured(room: Room) -> None:
     found = usage(run)
     assert (found["peak"], found["peak_ratio"], found["step_ratio"]) == (10**9, None, None)
     assert found["step"] is not None
-    run.attempt = 2
+    run.fence = 2
     assert usage(run)["step"] is None, "a pause would count"
 
 

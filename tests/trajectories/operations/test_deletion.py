@@ -267,7 +267,7 @@ def test_every_model_that_names_a_trajectory_is_known_to_deletion() -> None:
     assert named == {
         *("Step", "ModelCall", "Event", "Feedback", "Body", "Quarantined", "Words", "Comment"),
         *("Proposal", "Failure", "QueueItem", "Result"),
-        *("Sketch", "Member"),
+        *("Sketch", "Member", "TrainingAttempt"),
     }
 
 

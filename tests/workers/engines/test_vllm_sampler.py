@@ -91,7 +91,7 @@ def test_a_server_that_comes_back_is_waited_for_and_that_is_told() -> None:
 
     with serving(answer) as server:
         waiting = sampler(server.url, retries=0, on_wait=lambda failure: told.append(str(failure)))
-        waiting._well_at = float("inf")  # it has answered before
+        waiting._well_at = -1e9  # the last answer is long ago, as after a slow evaluation
         assert waiting.sample("one", [ASKED]) == [Sampled([7], [-0.5])]
     assert len(told) == 3
     assert "503" in told[0]

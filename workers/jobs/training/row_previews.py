@@ -33,7 +33,7 @@ def _prepare(job: TokenPreview, place: Path) -> None:
         dataset=job.dataset,
         task_set=job.task_set,
         algorithm=job.algorithm,
-        settings=job.settings,
+        settings=job.settings | ({"rollouts": "trainer", "execution": "sync"} if "rollouts" in job.settings else {}),
         tuning={"mode": "full"},
     )
     (place / "data").mkdir(parents=True)

@@ -94,6 +94,7 @@ def result_of(place: Path) -> dict[str, Any]:
 
 
 def last_words(place: Path) -> str:
-    """The last line that a trainer wrote before it died."""
-    lines = (place / "trainer.log").read_text(errors="replace").strip().splitlines()
-    return lines[-1][:500] if lines else "it wrote nothing"
+    """The last error that a trainer wrote before it died, else its last line; torchrun frames its own in lines."""
+    lines = [line for line in (place / "trainer.log").read_text(errors="replace").splitlines() if line.strip("=- ")]
+    errors = [line for line in lines if line.startswith("ERROR ")]
+    return (errors or lines or ["it wrote nothing"])[-1][:500]

@@ -9,6 +9,7 @@ from django.utils import timezone
 from flywheel.core.traces import Outcome, Trace
 from flywheel.edge.jobs import Lease
 from flywheel.training.models import TrainingAttempt, TrainingRun
+from flywheel.trajectories.formats.values.hostile_json import text
 from flywheel.trajectories.models import Source
 from flywheel.trajectories.store.merge import store_rollouts
 from flywheel.trajectories.store.rollout_traces import trace_of_rollout
@@ -41,12 +42,12 @@ def _store(lease: Lease, run: TrainingRun, step: int, attempts: Sequence[Kept]) 
                 run=run,
                 step=step,
                 place=number,
-                task=kept.rollout.task.id[:200],
+                task=text(kept.rollout.task.id)[:200],
                 seed=kept.rollout.seed,
                 reward=kept.reward,
                 score=kept.verdict.score,
                 parts=dict(kept.verdict.parts),
-                reason=kept.verdict.reason,
+                reason=text(kept.verdict.reason),
                 trajectory=row,
             )
             for number, (kept, row) in enumerate(zip(attempts, stored, strict=True))

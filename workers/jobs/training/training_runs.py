@@ -36,6 +36,7 @@ from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import reward_lock, run_budgets
 from flywheel.training.launch.validation_split import named_tasks, refusal, validation_tasks
 from flywheel.training.models import Point, TrainingRun
+from flywheel.trajectories.formats.values.hostile_json import plain
 from workers.jobs.training import leak_watch, trainer_process, training_attempts
 from workers.jobs.training.trainer_process import TrainingFailed
 from workers.processes import model_process
@@ -205,12 +206,12 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
         result = trainer_process.result_of(place)
         if result.get("status") == "completed":
             return
+        if result.get("status") == "failed" and not lease.cancelled:
+            raise TrainingFailed(result["kind"], result["message"])
         if result.get("status") == "cancelled" or lease.cancelled or spent:
             by_budget = {} if lease.cancelled or not spent else {"error": spent, "error_kind": run_budgets.SPENT}
             lease.finish(State.CANCELLED, **by_budget)
             return
-        if result.get("status") == "failed":
-            raise TrainingFailed(result["kind"], result["message"])
         deaths, died_at = (deaths + 1 if run.done == died_at else 1), run.done
         how = model_process.ending(trainer.returncode)
         if deaths >= MAX_DEATHS:
@@ -258,7 +259,7 @@ def _read_events(lease: Lease, run: TrainingRun, place: Path) -> bool:
     content = content[: content.rfind(b"\n") + 1]
     if not content:
         return False
-    rows = [json.loads(line) for line in content.splitlines()]
+    rows = [plain(json.loads(line)) for line in content.splitlines()]  # samples hold a policy's own words
     points = {(p.kind, p.step): p for row in rows if (p := _point(run, row))}
     changes = {"events_read": run.events_read + len(content), **_progress(rows)}
     with lease.guard():

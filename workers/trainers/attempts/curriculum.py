@@ -48,8 +48,8 @@ class Curriculum(TrainerCallback):
             return
         found = sum(scored) / len(scored)
         rate = (self.rates.get(place, found) + found) / 2
-        self.rates[place] = rate
         self.rests[place] = REST if rate > HIGH or (rate < LOW and is_dull) else 0
+        self.rates[place] = rate  # last, as a save may come between
 
     @property
     def resting(self) -> int:
@@ -57,7 +57,8 @@ class Curriculum(TrainerCallback):
         return sum(bool(turns) for turns in self.rests.values())
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        known = {str(place): [rate, self.rests[place]] for place, rate in self.rates.items()}
+        # A copy: with asynchronous execution others learn of attempts meanwhile.
+        known = {str(place): [rate, self.rests[place]] for place, rate in dict(self.rates).items()}
         (Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE).write_text(json.dumps(known))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

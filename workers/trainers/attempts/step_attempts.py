@@ -80,7 +80,7 @@ class Attempts:
             if not dull:
                 break
             resampled += len(dull)
-            others = self._play([self._due(reserve) for _ in dull], f"{step} again {number}")
+            others = self._play([self._due(reserve) for _ in dull], f"{step} again {number}{self._whose}")
             for place, group in zip(dull, others, strict=True):
                 self.groups[place] = group
         episodes = [self.engine.episode(rollout.seed) for group in self.groups for rollout in group.rollouts]
@@ -162,11 +162,15 @@ class Attempts:
         found = hashlib.sha256(f"{self.spec.seed} {salt}".encode()).digest()
         return int.from_bytes(found[:5]) << TURN_BITS
 
+    @property
+    def _whose(self) -> str:
+        """A salt for what each of several processes does for itself; none for the first, which may be alone."""
+        return f" {ranks.rank()}" if ranks.rank() else ""
+
     def _reserve(self, step: int | str) -> Iterator[int]:
         """Yield the places of the run's tasks in an order of the step's own, over and over."""
         order = list(range(len(self.tasks)))
-        whose = f" {ranks.rank()}" if ranks.rank() else ""
-        shuffled = random.Random(f"{self.spec.seed} reserve {step}{whose}")
+        shuffled = random.Random(f"{self.spec.seed} reserve {step}{self._whose}")
         while True:
             shuffled.shuffle(order)
             yield from order

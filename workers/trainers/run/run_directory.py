@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -95,9 +95,11 @@ class Run:
 
     def write_result(self, **fields: Any) -> None:
         """The last thing a run writes: whoever finds it may trust that everything else is there."""
-        if not self.is_first:
-            return
-        aside = self.path / "result.json.aside"
+        if self.is_first:
+            self._write_result(fields)
+
+    def _write_result(self, fields: Mapping[str, Any]) -> None:
+        aside = self.path / f"result.json.aside-{ranks.rank()}"
         with aside.open("w") as file:
             json.dump(fields, file, indent=1, allow_nan=False)
             file.flush()
@@ -106,15 +108,14 @@ class Run:
         checkpoints.fsync(self.path)
 
     def fail(self, error: TrainingError) -> None:
-        """Record why, as far as a disk that may be full allows."""
-        if not self.is_first:
-            return
-        shutil.rmtree(self.work, ignore_errors=True)
+        """Record why, as far as a disk that may be full allows; also what only another process than the first met."""
+        if self.is_first:
+            shutil.rmtree(self.work, ignore_errors=True)
         why = {"kind": error.kind, "message": error.message}
         with _reported():
             self.event("training_error", **why)
         with _reported():
-            self.write_result(status="failed", **why, step=self.step, seconds=self.seconds)
+            self._write_result({"status": "failed", **why, "step": self.step, "seconds": self.seconds})
 
     def _ask(self, number: int, frame: Any) -> None:
         self._asked = True

@@ -37,7 +37,7 @@ from workers.trainers.run.run_spec import Source, Spec, tools_of
 
 _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""
-_STATE = {checkpoints.MANIFEST, "trainer_state.json", "value_head.safetensors"}
+_STATE = {checkpoints.MANIFEST, "trainer_state.json", "value_head.safetensors", "curriculum.json"}
 """Files of a checkpoint with such an ending that are of the training and not of what it made."""
 SMALL = 5_000_000
 """Below so many parameters one CPU thread is as quick as several, and where other work shares the cores far quicker:

@@ -28,6 +28,7 @@ WORDS = {
     "base": "Base",
     "task_set": "Task set",
     "dataset": "Dataset",
+    "teacher": "Teacher",
     "tuning": "Tuning",
     "seed": "Seed",
 }

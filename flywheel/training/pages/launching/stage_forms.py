@@ -18,7 +18,7 @@ from flywheel.edge.refusals import Refused
 from flywheel.training.launch.run_budgets import UNITS
 from flywheel.training.launch.run_control import LaunchRequest
 from flywheel.training.models import Pipeline
-from flywheel.training.pages.launch_form import LaunchForm, settings_as_data
+from flywheel.training.pages.launch_form import MOST_EARLIER, LaunchForm, settings_as_data
 from flywheel.training.pipelines import pipeline_control
 from flywheel.training.pipelines.pipeline_control import StageRequest
 from flywheel.training.pipelines.stage_gates import LIMITS
@@ -44,7 +44,11 @@ def following(form: LaunchForm, actor: Actor) -> LaunchForm | None:
             return None
         with _refusals(form):
             pipeline_control.check(stages, actor)
-            return _shown(form, [*form.earlier, _as_data(form, stages[-1].run)], {})
+            earlier = [*form.earlier, _as_data(form, stages[-1].run)]
+            if len(json.dumps(earlier)) > MOST_EARLIER:
+                form.refuse("reason", "the stages so far are too long for this form; shorten reasons, or use the API")
+                return None
+            return _shown(form, earlier, {})
     return None
 
 
@@ -103,7 +107,7 @@ def _refusals(form: LaunchForm) -> Iterator[None]:
 def _as_data(form: LaunchForm, run: LaunchRequest) -> dict[str, str]:
     """The choices of a stage as the form reads them."""
     chosen = {name: form[name].data or "" for name in KEPT}
-    rows = {"base": run.base, "task_set": run.task_set, "dataset": run.dataset}
+    rows = {"base": run.base, "task_set": run.task_set, "dataset": run.dataset, "teacher": run.teacher}
     evals = {name: form.cleaned_data.get(name) for name in ("rollouts", "leave_out")}
     data = {
         **chosen,

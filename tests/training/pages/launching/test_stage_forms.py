@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
+from flywheel.agents.models import Artifact
 from flywheel.edge.jobs import State
 from flywheel.training.models import Pipeline, TrainingRun
 from flywheel.training.pipelines import pipeline_steps
@@ -104,7 +105,7 @@ def test_the_page_shows_the_gates_numbers_and_lets_a_person_decide(room: Room, c
     text = page_of(client.get(address))
     assert "not passed</span> Validation success at least 60.0%: <b>40.0%</b>" in text
     assert "Retry stage 1" in text
-    assert f"pipeline p-{pipeline.pk}</a>, which is stopped at the gate" in page_of(
+    assert f"pipeline p-{pipeline.pk}</a>, stopped at the gate" in page_of(
         client.get(reverse("training:run", args=["acme", run.pk]))
     )
     client.post(reverse("training:let_pipeline_on", args=["acme", pipeline.pk]), {"reason": "<b>hard</b>"})
@@ -136,3 +137,16 @@ def test_a_page_stops_resumes_retries_and_ends(room: Room, client: Client) -> No
     assert press("end") == (Pipeline.State.ENDED, 0)
     answer = client.post(reverse("training:resume_pipeline", args=["acme", pipeline.pk]), follow=True)
     assert f"Nothing was changed: p-{pipeline.pk} is ended." in page_of(answer)
+
+
+def test_a_stages_teacher_goes_with_it(room: Room, client: Client) -> None:
+    weights = Artifact.objects.create(digest="b" * 64, manifest={}, kind="model", size=9)
+    teacher = room.build.version(weights=weights)
+    page = sent(client, **filled(room, algorithm="distillation", teacher=str(teacher), reason="it is better"), then="1")
+    assert "Stage 2 of a" in page_of(page)
+    second: dict[str, Any] = {name: hidden(page, name) for name in ("key", "earlier", "base")}
+    launched = sent(client, **second | filled(room, reason=""))
+    assert launched.status_code == 302, page_of(launched)
+    one, two = Pipeline.objects.get().stages.all()
+    assert (one.algorithm, one.teacher, two.algorithm, two.teacher) == ("distillation", teacher, "sft", None)
+    assert TrainingRun.objects.get().teacher == teacher

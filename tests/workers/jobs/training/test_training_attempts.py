@@ -1,6 +1,7 @@
 """What a policy tried in training becomes trajectories: each once, apart from production, and gone when deleted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ def test_attempts_are_trajectories_that_know_their_run_step_and_reward(lease: Le
         "assistant",
         "tool",
     ]
+
+
+def test_a_policys_words_are_stored_whatever_they_are(room: Room) -> None:
+    """A verdict's reason repeats them: here with what PostgreSQL refuses."""
+    run = room.launch()
+    run.directory.mkdir(parents=True)
+    hostile = attempt(1.0, 3)
+    verdict = replace(hostile.verdict, reason="called a\x00b \ud800, wanted a")
+    Keeper(run.directory, 2_000, 10)(1, [replace(hostile, verdict=verdict)])
+    claimed = TrainingRun.claim(run.pk)
+    assert claimed is not None
+    store(claimed)
+    assert TrainingAttempt.objects.get().reason == "called a\u2400b \ufffd, wanted a"
 
 
 def test_a_worker_that_dies_at_any_point_neither_loses_nor_doubles_one(

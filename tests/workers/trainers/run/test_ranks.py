@@ -22,11 +22,24 @@ def shared(given: tuple[int, int, float]) -> None:
         slow(seconds)
 
 
-def both(run: Directory, start: Start, *, seconds: float = 0.0) -> list[Any]:
+def fails_in_the_second(given: tuple[int, int, float]) -> None:
+    """A hook: as `shared`, and the second process fails at its first step."""
+    from workers.trainers import training_loop
+    from workers.trainers.run.run_failures import TrainingError
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise TrainingError("verifier", "it is away")
+
+    shared(given)
+    if given[0] == 1:
+        training_loop.Recorder.on_step_begin = fail  # type: ignore[method-assign]
+
+
+def both(run: Directory, start: Start, *, seconds: float = 0.0, hook: Any = shared) -> list[Any]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    return [start(run, hook=shared, given=(number, port, seconds)) for number in range(2)]
+    return [start(run, hook=hook, given=(number, port, seconds)) for number in range(2)]
 
 
 def weights(run: Directory) -> dict[str, Any]:
@@ -92,6 +105,13 @@ def test_a_process_that_dies_leaves_a_run_that_can_go_on(make: Make, start: Star
     assert first.wait() == 1
     assert not (run.path / "result.json").exists(), "a death is no failure of the run"
     assert max(run.steps_kept) >= 2
+
+
+def test_a_failure_that_only_another_process_met_is_told(make: Make, start: Start) -> None:
+    run = make("sft", steps=40, held_out=False, settings={**ROWS, "processes": 2})
+    trainers = both(run, start, hook=fails_in_the_second)
+    assert [trainer.wait() for trainer in trainers] == [1, 1]
+    assert (run.result["status"], run.result["kind"], run.result["message"]) == ("failed", "verifier", "it is away")
 
 
 def test_processes_that_are_not_as_many_as_the_settings_say_are_refused(make: Make, start: Start) -> None:

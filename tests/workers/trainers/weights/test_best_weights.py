@@ -35,7 +35,8 @@ class Told:
 
     def __init__(self, path: Path, **settings: Any) -> None:
         chosen = {"patience": 0, "final_weights": "best", **settings}
-        self.run: Any = SimpleNamespace(path=path, work=path / "work", spec=SimpleNamespace(settings=chosen))
+        spec = SimpleNamespace(settings=chosen)
+        self.run: Any = SimpleNamespace(path=path, work=path / "work", spec=spec, is_first=True)
         self.model = Model()
         (path / "events.jsonl").touch()
         self.best = self.begin(0)

@@ -13,11 +13,12 @@ LORA = {"mode": "lora", "rank": 4, "alpha": 8}
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-@pytest.mark.parametrize(("algorithm", "tuning"), [("sft", FULL), ("sft", LORA), ("ppo", FULL)])
+@pytest.mark.parametrize(("algorithm", "tuning"), [("sft", FULL), ("sft", LORA), ("ppo", FULL), ("grpo", FULL)])
 def test_a_checkpoint_gives_what_the_run_gives(
     algorithm: str, tuning: dict[str, Any], make: Make, start: Start, base: Path, tmp_path: Path
 ) -> None:
-    """Bit by bit, in the base's 16 bits; and a step before the last gives other weights. PPO keeps its value head."""
+    """Bit by bit, in the base's 16 bits; and a step before the last gives other weights. PPO keeps its value head, and
+    GRPO its curriculum."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -27,7 +28,8 @@ def test_a_checkpoint_gives_what_the_run_gives(
     half = tmp_path / "half"
     AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(half)
     AutoTokenizer.from_pretrained(base).save_pretrained(half)
-    run = make(algorithm, on=half, held_out=False, steps=2, checkpoint_every=1, tuning=tuning)
+    settings = {"curriculum": True} if algorithm == "grpo" else {}
+    run = make(algorithm, on=half, held_out=False, steps=2, checkpoint_every=1, tuning=tuning, settings=settings)
     assert start(run).wait() == 0, run.errors()
     assert run.steps_kept == [1, 2]
 
