@@ -49,7 +49,8 @@ def _of_all(figures: Figures, share: float | None) -> float | None:
     """A share of the scored tasks as one of all: nobody knows the others to be right."""
     if share is None or not figures.get("unscored"):
         return share
-    return share * figures["n"] / (figures["n"] + float(figures["unscored"]))
+    scored, unscored = float(figures["n"]), float(figures["unscored"])
+    return share * scored / (scored + unscored)
 
 
 def _unsafe(figures: Figures) -> float | None:
