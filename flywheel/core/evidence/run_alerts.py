@@ -47,7 +47,7 @@ class Measurements:
     validation: Series = ()
     """Mean score on the tasks that are kept aside."""
     is_finished: bool = False
-    asked: int | None = None
+    tasks: int | None = None
     """Held-out tasks of each evaluation that were scored."""
 
     def series(self, name: str) -> Series:
@@ -128,9 +128,9 @@ def _falling(measured: Measurements) -> Iterator[Alert]:
     if len(measured.held_out) < 3:
         return
     (best_at, best), (last_at, last) = max(measured.held_out, key=lambda pair: pair[1]), measured.held_out[-1]
-    noise = 2 * math.sqrt((best * (1 - best) + last * (1 - last)) / measured.asked) if measured.asked else 0.0
+    noise = 2 * math.sqrt((best * (1 - best) + last * (1 - last)) / measured.tasks) if measured.tasks else 0.0
     if best - last > max(SLIP, noise):
-        of = f" (of {measured.asked} tasks)" if measured.asked else ""
+        of = f" (of {measured.tasks} tasks)" if measured.tasks else ""
         fell = f"from {percent(best)} at step {best_at} to {percent(last)} at step {last_at}{of}"
         yield Alert(
             "overfitting",

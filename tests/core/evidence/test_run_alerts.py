@@ -129,6 +129,6 @@ def test_whatever_was_measured_alerts_name_steps_that_there_were(
 
 def test_a_fall_that_few_tasks_may_show_by_chance_is_none() -> None:
     scores = [(0, 0.5), (10, 0.6), (20, 0.5)]
-    assert not alerts(Measurements(held_out=scores, asked=10))
-    (alert,) = alerts(Measurements(held_out=scores, asked=400))
+    assert not alerts(Measurements(held_out=scores, tasks=10))
+    (alert,) = alerts(Measurements(held_out=scores, tasks=400))
     assert (alert.kind, "(of 400 tasks)" in alert.saw) == ("overfitting", True)
