@@ -139,7 +139,7 @@ def expected_duration(
     """
     if base.weights is None:
         return None
-    runs = TrainingRun.objects.filter(project=base.agent.project_id, state=State.SUCCEEDED, fence=1)
+    runs = TrainingRun.objects.filter(project=base.agent.project_id, state=State.SUCCEEDED, fence__lte=1)
     same = _timed(
         runs.filter(
             algorithm=algorithm,

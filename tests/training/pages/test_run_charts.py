@@ -142,7 +142,7 @@ def test_episodes_that_end_early_are_an_alert(room: Room, name: str, words: str)
 @pytest.mark.parametrize(
     ("success", "rewards", "wanted"),
     [
-        ({0: 0.2, 20: 0.6, 40: 0.4}, lambda _: 0.98, "fell from 60%"),
+        ({0: 0.2, 20: 0.9, 40: 0.2}, lambda _: 0.98, "fell from 90%"),
         ({0: 0.4, 20: 0.4, 40: 0.4}, lambda step: step / 50, "reward rose by"),
     ],
 )
