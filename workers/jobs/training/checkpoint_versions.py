@@ -37,8 +37,8 @@ def _prepare(job: CheckpointVersion, place: Path) -> None:
     Its files are linked first: the run's trainer may go on, and removes old checkpoints at any time.
     """
     run = job.run
-    source = run.directory / "checkpoints" / f"step-{job.step}"
-    kept = place / "checkpoints" / source.name
+    source = run.directory / checkpoints.PLACE / f"step-{job.step}"
+    kept = place / checkpoints.PLACE / source.name
     try:
         training_runs.check_spec(run, run.directory)
         shutil.copytree(source, kept, copy_function=_link)

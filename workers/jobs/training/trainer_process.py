@@ -15,6 +15,8 @@ from django.conf import settings
 from flywheel.core.network.key_hosts import VLLM_KEY
 from workers.processes import model_process
 
+SUMMARY = 60
+"""Lines within which torchrun's summary ends; what stands before it may be of an earlier start."""
 SERVER = ("FLYWHEEL_VLLM_URL", VLLM_KEY)
 """What a trainer is told whose attempts the vLLM server samples: its address, and its key."""
 
@@ -94,7 +96,8 @@ def result_of(place: Path) -> dict[str, Any]:
 
 
 def last_words(place: Path) -> str:
-    """The last error that a trainer wrote before it died, else its last line; torchrun frames its own in lines."""
+    """The last error that a trainer wrote before it died, else its last line; torchrun ends with a summary of its own,
+    in a frame."""
     lines = [line for line in (place / "trainer.log").read_text(errors="replace").splitlines() if line.strip("=- ")]
-    errors = [line for line in lines if line.startswith("ERROR ")]
+    errors = [line for line in lines[-SUMMARY:] if line.startswith("ERROR ")]
     return (errors or lines or ["it wrote nothing"])[-1][:500]

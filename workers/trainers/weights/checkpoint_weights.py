@@ -17,7 +17,7 @@ def write(run: Run) -> None:
     with model_process.loading():
         from workers.trainers.weights import trained_policy
 
-    (checkpoint,) = (run.path / "checkpoints").iterdir()
+    (checkpoint,) = (run.path / checkpoints.PLACE).iterdir()
     files = trained_policy.save_kept(run, checkpoint)
     run.write_result(
         status="completed", final=FINAL, files=files, digest=checkpoints.digest_of(files), seconds=run.seconds

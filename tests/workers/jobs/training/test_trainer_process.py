@@ -43,3 +43,17 @@ def test_two_processes_carry_a_run_out_or_end_with_it(is_ended: bool, base: Path
         trainer_process.end(trainer)
     wait_for(lambda: not processes_of(run), "nothing is left of it")
     assert os.path.exists(run.path / "trainer.log")
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", "it wrote nothing"),
+        ("Loading weights\nKilled\n", "Killed"),
+        ("ERROR run: nan: the loss\n" + "frame\n" * 20 + "====\n", "ERROR run: nan: the loss"),
+        ("ERROR run: of an earlier start\n" + "step\n" * 80, "step"),
+    ],
+)
+def test_the_last_words_are_the_trainers_own(log: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text(log)
+    assert trainer_process.last_words(tmp_path) == words

@@ -1,5 +1,6 @@
 """Tasks rest while they teach nothing, come back, and are known again after a resume."""
 
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,8 +53,6 @@ def test_attempts_without_a_score_say_nothing_of_their_task() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8))))
 def test_a_task_rests_only_outside_the_band_and_a_resumed_run_knows_the_same(groups: list[tuple[int, int]]) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as place:
         of = Curriculum(Path(place) / checkpoints.PLACE)
         for task, solved in groups:
