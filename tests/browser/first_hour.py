@@ -114,6 +114,7 @@ def walk(visitor: Visitor, link: str) -> Outcome:
     visitor.picture("overview")
     visitor.go_on("Review")
     page.locator("#decision").wait_for()
+    page.wait_for_load_state("load")  # of the desk: before, a key sends its form as a page without scripts would
     for number in range(REVIEWED):
         if number == 1:
             visitor.picture("review")
