@@ -106,11 +106,13 @@ def make_version(
 def proposed_form(weights: Artifact | None) -> str:
     """The form in which a version most likely calls: native where a server writes the prompt, or where the chat
     template tells of tools; else our text form, which a template that knows no tools can be taught."""
-    if weights is None:
-        return call_forms.NATIVE
+    return call_forms.NATIVE if weights is None or tells_of_tools(weights) else call_forms.JSON
+
+
+def tells_of_tools(weights: Artifact) -> bool:
+    """Whether the chat template writes the tools into the prompt."""
     files = {"chat_template.jinja", "tokenizer_config.json"} & weights.manifest.keys()
-    tells = any(b"tools" in artifacts.read(weights, name) for name in files)
-    return call_forms.NATIVE if tells else call_forms.JSON
+    return any(b"tools" in artifacts.read(weights, name) for name in files)
 
 
 def artifacts_of(project: Project) -> QuerySet[Artifact]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
+from flywheel.agents.registration import tells_of_tools
 from flywheel.core.recipes import memory_forecast
 from flywheel.core.recipes.memory_forecast import Forecast, Lengths, Plan, Proposal, Shapes, UnknownShapes
 from flywheel.edge.jobs import State
@@ -129,7 +130,8 @@ def _lengths(base: Version, dataset: Dataset | None, rows: Rows, preview: TokenP
             return None
     if not rows:
         return None
-    around = len(json.dumps(base.tools)) + len(base.system_prompt)
+    shown = base.tools if base.weights is None or tells_of_tools(base.weights) else []
+    around = len(json.dumps(shown)) + len(base.system_prompt)
     found = [-(-(_characters(row) + around) // CHARACTERS) for row in islice(rows, READ_MOST)]
     return Lengths(round(median(found)), max(found))
 

@@ -12,7 +12,7 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.edge.jobs import State
-from flywheel.training.launch import launch_estimate, preview_jobs
+from flywheel.training.launch import launch_estimate, memory_estimate, preview_jobs
 from flywheel.training.launch.memory_estimate import Memory, expected_memory
 from flywheel.training.models import TokenPreview, TrainingRun
 from tests.pages import page_of
@@ -63,6 +63,14 @@ def test_tokens_are_those_of_the_preview_where_there_is_one(weighty: Room) -> No
     TokenPreview.objects.filter(pk=made.pk).update(state=State.SUCCEEDED, result={"median": 50, "longest": 77})
     found = memory_of(weighty, run)
     assert (found.preview, found.lengths.typical, found.lengths.longest) == (made, 50, 77)
+
+
+def test_tools_count_only_where_the_template_writes_them(weighty: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = weighty.launch()
+    weighty.base.tools = [{"type": "function", "function": {"name": "look_up", "description": "x" * 3000}}]
+    without = memory_of(weighty, run).lengths.typical
+    monkeypatch.setattr(memory_estimate, "tells_of_tools", lambda _: True)
+    assert memory_of(weighty, run).lengths.typical >= without + 1000
 
 
 def test_a_run_that_the_machine_has_no_room_for_is_told_with_what_fits(
