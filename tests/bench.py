@@ -1,5 +1,5 @@
 """`make bench`: how fast, on what, beside what; a table and `bench.json`. Ingest beside its peers: bench_ingest.py;
-the pages of reviewers at growing sizes: bench_lists.py.
+the pages of reviewers at growing sizes: bench_lists.py; trainers beside bare TRL: bench_training.py.
 
 Every figure is a ratio to a reference measured in the same run on the same machine (in brackets), so that it can be
 compared between machines. It runs on an embedded PostgreSQL of its own; seconds alone would say more of the machine
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests import bench_evals, bench_gateway, bench_ingest, bench_lists, bench_sandbox
+from tests import bench_evals, bench_gateway, bench_ingest, bench_lists, bench_sandbox, bench_training
 from tests.benching.report import table
 
 HOME = Path(tempfile.mkdtemp(prefix="flywheel-bench-"))
@@ -44,6 +44,7 @@ def main() -> None:
     finally:
         postgres.stop(HOME / "postgres")
         shutil.rmtree(HOME, ignore_errors=True)
+    rows += bench_training.rows(3)
     report(rows, bench_ingest.measure(bench_ingest.Plan()), lists())
 
 
