@@ -212,6 +212,7 @@ def _end(run: Run, model: Any, tokenizer: Any, recorder: "Recorder") -> None:
         run.event("training_end", status="cancelled", step=run.step, seconds=run.seconds)
         run.write_result(status="cancelled", step=run.step, checkpoint=path, seconds=run.seconds)
         return
+    checkpoints.prune(run.path, run.spec.settings["keep_checkpoints"])  # killed after the last one, there is one more
     chosen = best.restore()
     files = save_final(run, model, tokenizer)
     ended = {"early": run.step < run.spec.settings["steps"]} | ({"chosen": chosen} if chosen is not None else {})

@@ -17,7 +17,7 @@ BASE = "base-0123456789ab"
 
 
 class ServedPolicy:
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, port: int = 0) -> None:
         self.model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self.adapters: dict[str, Path] = {}
         self.loaded: list[str] = []
@@ -46,7 +46,7 @@ class ServedPolicy:
 
             def log_message(self, *args: Any) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
@@ -90,6 +90,11 @@ class ServedPolicy:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def serve(base: Path, port: int) -> None:
+    """Be this server until the process is killed."""
+    ServedPolicy(base, port)._thread.join()
 
 
 @contextmanager
