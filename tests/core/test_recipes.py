@@ -73,6 +73,11 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
         ("grpo", {"rollouts": "vllm", "top_p": 0.9}, "top_p: 0.9 does not go with rollouts on vLLM"),
         ("ppo", {"rollouts": "vllm", "lora.lora_dropout": 0.1}, "lora.lora_dropout: 0.1 does not go with rollouts"),
         ("grpo", {"rollouts": "vllm", "processes": 2}, "processes: more than one do not share a vLLM server"),
+        (
+            "grpo",
+            {"rollouts": "vllm", "execution": "fully_async", "max_staleness": 0},
+            "max_staleness: 0 is out of range; expected a whole number from 1 to 16",
+        ),
         ("grpo", {"execution": "fully_async"}, "execution: 'fully_async' wants rollouts vllm; expected sync"),
         (
             "ppo",

@@ -3,6 +3,8 @@
 import errno
 from collections.abc import Iterator
 
+from jinja2 import TemplateError
+
 from workers.processes import model_process
 
 KINDS = (
@@ -20,8 +22,9 @@ KINDS = (
 )
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_DISK_WORDS = ("No space left on device", "File too large", "Disk quota exceeded", "inline_container.cc")
-"""The last is where torch writes its archives; it does not say why it could not."""
+_ARCHIVE = "inline_container.cc"
+"""Where torch writes its archives; it does not say why it could not."""
+_DISK_WORDS = ("No space left on device", "File too large", "Disk quota exceeded", _ARCHIVE)
 
 
 class TrainingError(Exception):
@@ -41,9 +44,15 @@ def classify(error: BaseException) -> TrainingError:
     for cause in _chain(error):
         text = str(cause)
         if (isinstance(cause, OSError) and cause.errno in _DISK) or any(word in text for word in _DISK_WORDS):
+            said = "in the middle of a checkpoint" if _ARCHIVE in text else text.strip()[:300]
             return TrainingError(
-                "disk_full",
-                f"the disk is full ({text.strip()[:300]}); the last checkpoint is kept: make room and resume",
+                "disk_full", f"the disk is full ({said}); the last checkpoint is kept: make room and resume"
+            )
+        if isinstance(cause, TemplateError):
+            return TrainingError(
+                "model",
+                f"its chat template refuses what the run shows it: {text.strip()[:300]}. Choose a base whose template "
+                "takes the tools and roles of these rows",
             )
         is_shortage = model_process.is_shortage(cause)
         if is_shortage or "out of memory" in text:

@@ -18,14 +18,17 @@ from flywheel.core.envs import Environment, Task, build
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Rollout
 from flywheel.core.envs.tictactoe import generate
 from flywheel.core.traces import Message
-from flywheel.core.verifiers import Verdict
+from flywheel.core.verifiers import Runners, Verdict
 from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, owned, slow, task
+from workers.sandbox.outcome import Limits
 from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import TURN_BITS, Episode
 from workers.trainers.attempts.rewards import Judge, Rewards
 from workers.trainers.attempts.step_attempts import ALIKE, Attempts, Group, is_out_of_turns, repetition
 from workers.trainers.run import run_spec
 from workers.trainers.run.kept_attempts import Keeper, Kept, read, waiting
+from workers.worlds import world_sessions
+from workers.worlds.world_sessions import Worlds
 
 CONFIG = {"tools": TOOLS, "judged": "end", "max_turns": 3, "unknown": "stub"}
 EPISODES = {"kind": "episode", "config": CONFIG, "verifier": {"kind": "episode"}}
@@ -161,6 +164,45 @@ def test_a_group_is_dull_where_no_advantage_is_left(scores: list[float | None]) 
     assert of.is_dull(group) == (not gaps or max(scored) - min(scored) <= ALIKE)
     if of.is_dull(group):
         assert max(gaps, default=0.0) <= ALIKE
+
+
+HANGS = """
+def reset(seed):
+    return {"n": 0}
+
+def add(state) -> int:
+    'Add one.'
+    state["n"] += 1
+    return state["n"]
+
+def wait() -> int:
+    'Wait for ever.'
+    while True: pass
+"""
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_a_tool_that_never_answers_leaves_its_attempts_unscored_and_the_others_teach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(world_sessions, "LIMITS", Limits(cpu_seconds=1, wall_seconds=3.0))
+    env = build("world", {"source": HANGS}, {"kind": "world"}, Runners(world=Worlds()))
+    added = {"wanted": [{"type": "state", "paths": {"/n": 1}}], "solution": [{"tool": "add", "arguments": {}}]}
+
+    def say(request: ChatRequest) -> str:
+        if any(message.role == "tool" for message in request.messages):
+            return "Done."
+        place = seeds.setdefault(request.seed >> TURN_BITS, len(seeds))
+        return ['{"tool": "add", "arguments": {}}', "No.", "No.", '{"tool": "wait", "arguments": {}}'][place]
+
+    seeds = dict[int, int]()
+    of = attempts(env, [Task("t", "Add one", added)], say)
+    step(of, 0)
+    (group,) = of.groups
+    assert [verdict.score for verdict in group.verdicts] == [1.0, 0.0, 0.0, None]
+    assert of.totals()[3] is None
+    assert of.figures["unscored"] == 0.25
+    assert "WorldError: wait: it " in group.verdicts[3].reason
 
 
 def test_the_end_of_an_episode_is_told() -> None:

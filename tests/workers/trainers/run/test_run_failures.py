@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.trainers.cast import NAMES, Directory, Make, Start, hungry, pair_row, sft_row, small_files, task
+from tests.workers.trainers.cast import (
+    NAMES,
+    TEMPLATE,
+    Directory,
+    Make,
+    Start,
+    hungry,
+    pair_row,
+    sft_row,
+    small_files,
+    task,
+)
 from workers.trainers.run import run_failures
 
 
@@ -88,6 +99,19 @@ def test_a_model_that_names_no_end_of_an_answer(
     assert start(run).wait() == 1
     assert run.result["kind"] == "model"
     assert "names the token that ends an answer" in run.result["message"]
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "grpo"])
+def test_a_template_that_cannot_render_tools(
+    algorithm: str, make: Make, start: Start, base: Path, tmp_path: Path
+) -> None:
+    toolless = shutil.copytree(base, tmp_path / "toolless")
+    refusal = "{% if tools %}{{ raise_exception('tools are not supported') }}{% endif %}"
+    (toolless / "chat_template.jinja").write_text(refusal + TEMPLATE)
+    run = make(algorithm, on=toolless, held_out=False)
+    assert start(run).wait() == 1
+    assert run.result["kind"] == "model"
+    assert "its chat template refuses what the run shows it: tools are not supported" in run.result["message"]
 
 
 def test_an_adapter_that_does_not_fit(make: Make, start: Start, base: Path, tmp_path: Path) -> None:
