@@ -1,6 +1,7 @@
 """`python -m tests.benching.step_clock FROM FILE MODULE ARGUMENTS…` runs a module that trains by transformers' loop
 and writes what its steps from FROM on took, checkpoints between and after them too: how many they were, seconds by the
-clock, and seconds of processor time, its children's too."""
+clock, and seconds of processor time, its children's too. Beside it, in FILE.steps, a line for each step: what it alone
+took of processor time, without evaluations and checkpoints."""
 
 import json
 import resource
@@ -19,13 +20,18 @@ class Clock(TrainerCallback):
         self.first, self.to = first, to
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.step_began = now()
         if state.global_step == self.first:
-            self.began = now()
+            self.began = self.step_began
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        with self.to.with_name(f"{self.to.name}.steps").open("a") as file:
+            file.write(f"{now()[1] - self.step_began[1]}\n")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         wall, processor = (after - before for after, before in zip(now(), self.began, strict=True))
         logs = [row for row in state.log_history if "loss" in row][self.first :]
-        told = {name: mean(logs, name) for name in ("completions/mean_length", "turns")}
+        told = {name: mean(logs, name) for name in ("completions/mean_length", "num_tokens")}
         self.to.write_text(
             json.dumps({"steps": state.global_step - self.first, "wall": wall, "processor": processor, **told})
         )

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +74,21 @@ def directory(
     return run
 
 
-def trained(module: str, arguments: Sequence[str], log: Path, more: Mapping[str, str] | None = None) -> None:
-    """Run a module as a process of one thread, which has neither network nor terminal. Raises SystemExit with the end
-    of its log where it fails."""
+def trained(module: str, *arguments: str, log: Path) -> None:
+    """Run a module to its end. Raises SystemExit with the end of its log where it fails."""
+    if started(module, *arguments, log=log).wait():
+        raise SystemExit(f"{module} {' '.join(arguments)}\n{log.read_text()[-4000:]}")
+
+
+def started(module: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+    """A module as a process of one thread, which has neither network nor terminal."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     with log.open("ab") as file:
-        done = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
-            env=environ | dict(more or {}),
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
         )
-    if done.returncode:
-        raise SystemExit(f"{module} {' '.join(arguments)}\n{log.read_text()[-4000:]}")

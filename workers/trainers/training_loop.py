@@ -58,6 +58,8 @@ METRICS = {
     "teacher_kl": "teacher_kl",
     "staleness": "staleness_mean",
     "staleness_max": "staleness_max",
+    "learner_idle": "learner_idle",
+    "sampler_idle": "sampler_idle",
     "sync_proof": "sync_proof",
     "sampling/sampling_logp_difference/mean": "sampler_mismatch",
     "sampling/sampling_logp_difference/max": "sampler_mismatch_max",

@@ -94,6 +94,13 @@ PICTURES = [
         axis="updates",
         note="between the policy that wrote a token and the one that learns from it",
     ),
+    Picture(
+        "idle",
+        "Idle",
+        {"sampler_idle": "sampler", "learner_idle": "trainer"},
+        share=True,
+        note="of a step's time, waiting for the other",
+    ),
     Picture("loss", "Loss", {"loss": "loss"}, axis="loss"),
     Picture("grad", "Gradient norm", {"grad_norm": "norm"}, axis="norm", aside=True),
     Picture("rate", "Learning rate", {"learning_rate": "rate"}, axis="rate", aside=True),

@@ -62,9 +62,12 @@ def test_a_value_head_has_its_pictures(room: Room) -> None:
 
 def test_how_far_a_sampler_is_from_the_trainer_is_drawn(room: Room) -> None:
     run = room.launch(algorithm="grpo")
-    room.measured(run, 2, sampler_mismatch=lambda _: 2e-6, sync_proof=lambda _: 1e-6, staleness_max=lambda at: at - 1)
+    told = {"sampler_mismatch": 2e-6, "sync_proof": 1e-6, "sampler_idle": 0.25}
+    lines = {name: (lambda _, value=value: value) for name, value in told.items()}
+    room.measured(run, 2, **lines, staleness_max=lambda at: at - 1)
     series = drawn(run)["Sampler against trainer"]["series"]
     assert drawn(run)["Age of the attempts"]["series"][0]["y"] == [0, 1]
+    assert drawn(run)["Idle"]["series"][0]["name"] == "sampler"
     assert [(line["name"], line["y"]) for line in series] == [("all tokens", [2e-6] * 2), ("proof", [1e-6] * 2)]
 
 

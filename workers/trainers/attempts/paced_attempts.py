@@ -7,6 +7,7 @@ here is done (`docs/design/rollouts.md`): `group_schedule`.
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -52,10 +53,13 @@ class PacedAttempts(Attempts):
         self._broken: BaseException | None = None
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="paced-attempts")
         engine.aside = self._aside
+        self._asking = Meter()
+        self._learnt_at = 0.0
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         """TRL's `rollout_func`: as many groups as the prompts are for, those that the schedule says."""
         step = int(trainer.state.global_step)
+        came = time.monotonic()
         with self.turn:
             if self._schedule is None:
                 # Steps that were not finished on their attempts have them made anew.
@@ -70,6 +74,7 @@ class PacedAttempts(Attempts):
                     raise self._broken
                 assert self._schedule.begun, "nothing is under way, and it would wait for ever"
                 self._changed.wait()
+            waited = time.monotonic() - came
             found = [self._found.pop(number) for number in taken]
             self.groups = [group for group, _, _ in found]
             episodes = [episode for _, own, _ in found for episode in own]
@@ -78,6 +83,7 @@ class PacedAttempts(Attempts):
             ages = [step - version for episode in episodes for version in episode.versions]
             if ages:
                 self.figures |= {"staleness": fmean(ages), "staleness_max": float(max(ages))}
+            self.figures |= self._idle(waited)
             self.run.event("attempts", step=step, groups=taken, oldest=max(ages, default=0))
         return self._tokens(episodes)
 
@@ -108,6 +114,13 @@ class PacedAttempts(Attempts):
                 self._schedule.end(number)
             self._changed.notify_all()
 
+    def _idle(self, waited: float) -> dict[str, float]:
+        """The shares of the time since the step before in which the trainer waited for attempts, and in which the
+        server was asked for none; nothing in the first step of a start, before which nobody could do anything."""
+        before, self._learnt_at = self._learnt_at, time.monotonic()
+        lasted, asked = self._learnt_at - before, self._asking.take()
+        return {"learner_idle": waited / lasted, "sampler_idle": max(0.0, 1 - asked / lasted)} if before else {}
+
     def _episodes(self, group: Group) -> list[Episode]:
         return [self.engine.take(rollout.seed) for rollout in group.rollouts]
 
@@ -117,7 +130,8 @@ class PacedAttempts(Attempts):
             raise self._broken
         self.turn.release()
         try:
-            yield
+            with self._asking:
+                yield
         finally:
             self.turn.acquire()
 
@@ -129,3 +143,32 @@ class PacedAttempts(Attempts):
             if row["event"] == "attempts":
                 found[row["step"]] = row["groups"]
         return found
+
+
+class Meter:
+    """Seconds in which at least one thing was under way, of however many threads."""
+
+    def __init__(self) -> None:
+        self._lock, self._under_way, self._since, self._seconds = threading.Lock(), 0, 0.0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._tick()
+            self._under_way += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._tick()
+            self._under_way -= 1
+
+    def take(self) -> float:
+        """The seconds since they were taken last."""
+        with self._lock:
+            self._tick()
+            found, self._seconds = self._seconds, 0.0
+        return found
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._seconds += (now - self._since) * bool(self._under_way)
+        self._since = now

@@ -1,5 +1,7 @@
 """When groups begin and are learnt from, whatever takes how long and whenever it is killed."""
 
+import random
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,10 +11,15 @@ from workers.trainers.attempts.group_schedule import GroupSchedule
 @settings(max_examples=1000, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_no_bound_is_exceeded_and_each_group_is_learnt_from_once(
-    size: int, bound: int, steps: int, chance: object
+    size: int, bound: int, steps: int, chance: random.Random
 ) -> None:
-    """The worst delays: any group ends before any other, in an update or when it is waited for; kills in between."""
-    draw = chance.random  # type: ignore[attr-defined]
+    carried_out(size, bound, steps, chance)
+
+
+def carried_out(size: int, bound: int, steps: int, chance: random.Random) -> int:
+    """Carry a schedule out under the worst delays: any group ends before any other, in an update or when it is waited
+    for; kills in between. The age of the oldest group that was learnt from."""
+    draw, oldest = chance.random, 0
     schedule = GroupSchedule(size, bound, size * steps)
     under_way: list[int] = []
     begun: dict[int, int] = {}
@@ -32,6 +39,7 @@ def test_no_bound_is_exceeded_and_each_group_is_learnt_from_once(
             end_one()
         assert len(taken) == size
         assert all(version - begun[group] <= bound for group in taken)
+        oldest = max(oldest, *[version - begun[group] for group in taken])
         learnt += taken
         while under_way and draw() < 0.5:
             end_one()
@@ -40,6 +48,7 @@ def test_no_bound_is_exceeded_and_each_group_is_learnt_from_once(
             under_way, begun = [], {}
     assert sorted(learnt) == list(range(size * steps))
     assert not under_way, "nothing was sampled for nothing"
+    return oldest
 
 
 def test_a_slow_group_is_overtaken_until_it_is_due() -> None:
