@@ -143,6 +143,12 @@ class ModelStandIn:
         return self.runners.simulator(self.settings, messages, seed)
 
 
+def is_question(messages: Sequence[Message]) -> bool:
+    """Whether a simulator would be asked so: by our rules, about data."""
+    system, user = Message("system", _SYSTEM), _USER.partition("{")[0]
+    return len(messages) == 2 and messages[0] == system and messages[1].content.startswith(user)
+
+
 def check_settings(value: Any) -> dict[str, str]:
     """Settings of a simulator. Raises VerifierError, which names the field."""
     if not isinstance(value, Mapping):
