@@ -14,8 +14,9 @@ from typing import Any
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.envs.policy_rollouts import Rollout
-from flywheel.core.envs.worlds.own_world import innermost, world_of
+from flywheel.core.envs.worlds.own_world import innermost, runners_of, world_of
 from flywheel.core.envs.worlds.server_world import ServerWorld
+from flywheel.core.envs.worlds.stand_ins import asks_others
 from flywheel.core.envs.wrappers.rubric_environment import Judged
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by_one, unscored
@@ -88,6 +89,20 @@ def _with_end(rollout: Rollout, verdict: Verdict) -> Verdict:
 def verdict(env: Environment, attempt: Attempt) -> Verdict:
     task, messages = attempt
     return env.verifier(task)(Trace.from_messages("", messages), task.target)
+
+
+def asks_elsewhere(env: Environment) -> bool:
+    """Whether a judge, a server or a model beside the policy has its say in it."""
+    return asks_a_judge(env) or asks_others(env) or isinstance(innermost(env), NemoGym)
+
+
+def is_out_of_reach(env: Environment) -> bool:
+    """Whether its calls are carried out elsewhere, and nobody here can ask for it."""
+    found = innermost(env)
+    if isinstance(found, NemoGym):
+        return found.gym is None
+    runners = runners_of(env)
+    return asks_others(env) and runners.server is None and runners.simulator is None
 
 
 def asks_a_judge(env: Environment) -> bool:

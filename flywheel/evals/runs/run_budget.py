@@ -86,15 +86,16 @@ def of_policy(run: EvalRun) -> Taken:
 
 def of_judges(run: EvalRun) -> Taken:
     """Sum the tokens and dollars of the verifier's judges, canaries too."""
-    return _sum(run.judges.values())
+    return sum_of(run.judges.values())
 
 
 def of_simulator(run: EvalRun) -> Taken:
     """Sum the tokens and dollars of the model that stands in for tools."""
-    return _sum([run.simulator] if run.simulator else [])
+    return sum_of([run.simulator] if run.simulator else [])
 
 
-def _sum(rows: Collection[Mapping[str, Any]]) -> Taken:
+def sum_of(rows: Collection[Mapping[str, Any]]) -> Taken:
+    """Sum what judges and simulators report that they took."""
     is_known = all(row.get("cost_usd") is not None for row in rows)
     usd = sum((row["cost_usd"] for row in rows), 0.0) if is_known else None
     tokens = [row[name] for row in rows for name in ("tokens_in", "tokens_out")]
@@ -108,7 +109,7 @@ def spent(run: EvalRun, running: timedelta) -> str:
         return f"the budget of {minutes:g} minutes is spent"
     if not limits.keys() & {"tokens", "usd"}:
         return ""
-    policy, judged = of_policy(run), _sum([*run.judges.values(), *filter(None, [run.simulator])])
+    policy, judged = of_policy(run), sum_of([*run.judges.values(), *filter(None, [run.simulator])])
     if most := limits.get("tokens"):
         if policy.tokens is None or judged.tokens is None:
             return _untold("tokens", policy.tokens)

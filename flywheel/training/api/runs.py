@@ -83,8 +83,8 @@ class ChoicesIn(Body):
     seed: int = 1
     """Seed of the run."""
     budget: dict[str, float] = {}
-    """Limits: `minutes` of training steps and evaluations, `tokens` processed. A run that reaches one saves, stops and
-    can be resumed with a greater budget. Empty for none."""
+    """Limits: `minutes` of training steps and evaluations, `tokens` processed, `usd` paid to LLM judges and simulators.
+    A run that reaches one saves, stops and can be resumed with a greater budget. Empty for none."""
     teacher: RefIn = ""
     """`agent@number` whose probabilities `distillation` learns; it needs weights here and the tokenizer of `base`."""
     override_reason: str = ""
@@ -160,6 +160,10 @@ class RunOut(Schema):
     settings: dict[str, Any]
     seed: int
     budget: dict[str, float]
+    asked: dict[str, Any]
+    """What its worker asks others for it: `expected`, the most `attempts`, `judgements` and `usd` by the forecast at
+    launch; `judges` and `simulator`, what they have answered and cost; `questions`, their number by kind. Empty if it
+    asks nobody."""
     spec_digest: str
     """SHA-256 of everything that the run was launched with."""
     teacher: Ref | None

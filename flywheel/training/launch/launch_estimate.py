@@ -1,6 +1,6 @@
-"""Before you launch: what the data is, how long it will take, how much memory it needs."""
+"""Before you launch: what the data is, how long it will take, how much memory it needs, what it asks of others."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
@@ -9,10 +9,15 @@ from typing import Any
 from django.db.models import Count, F, Max, Min, Q, QuerySet
 
 from flywheel.agents.models import Version
+from flywheel.core import envs
+from flywheel.core.envs import kinds
+from flywheel.core.envs.worlds.stand_ins import server_of
 from flywheel.core.evidence.contamination import Report
 from flywheel.core.evidence.fix_ladder import LEARNABLE
 from flywheel.core.recipes import ALGORITHMS
+from flywheel.core.recipes.memory_forecast import ASKED_MOST
 from flywheel.core.text.number_words import percent
+from flywheel.core.verifiers import rubric
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, TaskSet
@@ -21,13 +26,17 @@ from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.datasets.dataset_builder import draft, kept, one_sided
 from flywheel.training.datasets.dataset_files import Draft
-from flywheel.training.launch import memory_estimate
+from flywheel.training.launch import memory_estimate, validation_split
 from flywheel.training.models import ContaminationCheck, Dataset, Point, TrainingRun
 
 FIRST_ROWS = 3
 """Rows that the page shows of a dataset that is there."""
 EARLIER = 5
 """Earlier runs that a duration is estimated from."""
+ELSEWHERE = frozenset(("server", "gym", "simulator"))
+"""Runners that carry calls out beside the machine."""
+EVERY_MOST = 100
+"""Evaluation and checkpoint come six times in a run, and at least after so many steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +166,83 @@ def expected_duration(
         return None
     speed = median(run.forecast["operations"] / _step_seconds(run) for run in alike)
     return _duration(alike, operations / speed, settings["steps"], is_rough=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a run asks of those whom its worker asks for it, at most: who says the same again is asked once."""
+
+    attempts: int
+    """Episodes that are played and judged."""
+    judgements: int
+    """Of LLM judges."""
+    usd: float | None
+    """By what its baseline paid for an attempt; None where that is not known."""
+    played_by: tuple[str, ...]
+    """Who carries calls out: `server`, `gym` or `simulator`."""
+    has_one_state: bool
+    """Whether a tool server does not begin anew, so that attempts meet what others have changed."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"attempts": self.attempts, "judgements": self.judgements, "usd": self.usd}
+
+
+def expected_questions(
+    algorithm: str, settings: Mapping[str, Any], task_sets: Sequence[TaskSet], baseline: EvalRun | None
+) -> Asked | None:
+    """Return what a run asks of judges, tool servers and models beside the policy, at most; None where it asks none."""
+    versions = [task_set.environment_version for task_set in task_sets]
+    judges = [len(rubric.judges(version.verifier)) for version in versions]
+    elsewhere = [kinds.players(each.environment.kind, each.config) & ELSEWHERE for each in versions]
+    if not any(judges) and not any(elsewhere):
+        return None
+    steps, attempts = settings["steps"], 0
+    if ALGORITHMS[algorithm].practises:
+        attempts = settings["batch_size"] * -(-steps // settings.get("num_iterations", 1))
+        attempts *= 1 + (settings.get("max_resamples", 0) if settings.get("dynamic_sampling") else 0)
+    judgements, beside = attempts * max(judges), 0
+    for task_set, count in zip(task_sets, judges, strict=True):
+        asked = _asked_on_the_way(task_set, settings)
+        beside, judgements = beside + asked, judgements + asked * count
+    each = _paid_for_an_attempt(baseline, any(judges), any("simulator" in found for found in elsewhere))
+    servers = [server_of(envs.build(row.environment.kind, row.config, row.verifier)) for row in versions]
+    return Asked(
+        attempts + beside,
+        judgements,
+        None if each is None else each * (attempts + beside),
+        tuple(sorted(frozenset().union(*elsewhere))),
+        any(server is not None and not server.resets for server in servers),
+    )
+
+
+def eval_interval(steps: int) -> int:
+    """Return after how many steps a run is evaluated and saved."""
+    return max(1, min(EVERY_MOST, steps // 6))
+
+
+def _asked_on_the_way(task_set: TaskSet, settings: Mapping[str, Any]) -> int:
+    """Attempts at held-out and validation tasks: before the first step, at intervals, and at the end."""
+    steps: int = settings["steps"]
+    every = eval_interval(steps)
+    held_out = task_set.members.filter(split=Split.HELD_OUT).count()
+    found: int = min(held_out, ASKED_MOST) * (1 + -(-steps // every))
+    if share := settings.get("validation_share"):
+        tasks = min(len(validation_split.choose_tasks(task_set, share, 0)), settings["validation_tasks"])
+        found += tasks * (1 + -(-steps // (settings["validation_every"] or every)))
+    return found
+
+
+def _paid_for_an_attempt(baseline: EvalRun | None, has_judges: bool, has_simulator: bool) -> float | None:
+    """Dollars that the baseline's judges and simulator took for each of its attempts; None where nobody knows."""
+    count = baseline.results.count() if baseline else 0
+    if baseline is None or not count:
+        return None
+    rows = [*baseline.judges.values()] if has_judges else []
+    rows += [baseline.simulator] if has_simulator else []
+    paid = [row.get("cost_usd") for row in rows]
+    if None in paid or (has_judges and not baseline.judges):
+        return None
+    return float(sum(paid)) / count
 
 
 def frozen_forecast(

@@ -1,22 +1,27 @@
-"""Limits of a training run: minutes of training, and tokens where its trainer counts them.
+"""Limits of a training run: minutes of training, tokens where its trainer counts them, and dollars that it pays others.
 
 A run that has spent one saves and stops, as if it were cancelled, and says so. Both are of the whole run, so it is
 resumed with a greater budget or with none. Minutes are of steps, evaluations and validations: loading, waiting and
-pauses are free. A budget is no part of the spec: it says when a run stops, not what it learns.
+pauses are free. Dollars are those of judges and of models that stand in for tools; where they are spent the step under
+way is still judged. A budget is no part of the spec: it says when a run stops, not what it learns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.db import transaction
 
 from flywheel.accounts.actors import Actor
+from flywheel.core.envs.worlds import stand_ins
+from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused
 from flywheel.edge.schema_form import json_or_text
+from flywheel.environments.models import TaskSet
+from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.runs import run_budget
 from flywheel.training.models import Point, TrainingRun
 
-UNITS: Final[Mapping[str, type]] = {"minutes": float, "tokens": int}
+UNITS: Final[Mapping[str, type]] = {"minutes": float, "tokens": int, "usd": float}
 SPENT = "budget"
 """The `error_kind` of a run that has stopped so."""
 
@@ -24,6 +29,18 @@ SPENT = "budget"
 def check(value: Mapping[str, Any]) -> dict[str, float]:
     """The limits that are set. Raises Refused."""
     return run_budget.limits(value, UNITS)
+
+
+def check_dollars(budget: Mapping[str, Any], task_sets: Sequence[TaskSet]) -> None:
+    """Raise Refused for a limit of dollars that cannot be kept: nobody is paid, or nobody knows what somebody takes."""
+    if "usd" not in budget:
+        return
+    versions = [task_set.environment_version for task_set in task_sets]
+    if not any(rubric.judges(each.verifier) or stand_ins.simulator_of(each.config) for each in versions):
+        raise Refused("nobody is paid in this run; limit minutes or tokens", field="budget.usd")
+    for version in versions:
+        if unpriced := judge_endpoints.unpriced(version.environment.project, version.config, version.verifier):
+            raise Refused(f"{unpriced}; or limit minutes or tokens", field="budget.usd")
 
 
 def read(texts: Mapping[str, str | None]) -> dict[str, float]:
@@ -40,7 +57,19 @@ def spent(run: TrainingRun) -> str:
         tokens = (steps.values_list("values", flat=True).first() or {}).get("tokens")
         if tokens is not None and tokens >= most:
             return f"the budget of {most:.0f} tokens is spent"
+    if dollars := run.budget.get("usd"):
+        paid = paid_by(run)
+        if paid is None:
+            return "the budget cannot be kept: a server does not say how many dollars an answer takes"
+        if paid >= dollars:
+            return f"the budget of ${dollars:g} is spent: ${paid:.4f}"
     return ""
+
+
+def paid_by(run: TrainingRun) -> float | None:
+    """Dollars that its judges and its simulator took; None where an answer does not say."""
+    rows = [*run.asked.get("judges", {}).values(), *filter(None, [run.asked.get("simulator")])]
+    return run_budget.sum_of(rows).usd
 
 
 def resume(run: TrainingRun, actor: Actor, budget: Mapping[str, Any] | None = None) -> TrainingRun:
@@ -52,6 +81,7 @@ def resume(run: TrainingRun, actor: Actor, budget: Mapping[str, Any] | None = No
         run.requeue()
         if budget is not None:
             run.budget = check(budget)
+            check_dollars(run.budget, run.task_sets)
             run.save(update_fields=["budget"])
         if words := spent(run):
             raise Refused(f"{words}; resume it with a greater budget, or with none", field="budget")

@@ -13,16 +13,16 @@ from flywheel.core import recipes
 from flywheel.core.digests import digest
 from flywheel.core.envs import kinds
 from flywheel.core.errors import FieldError
-from flywheel.core.verifiers import rubric
+from flywheel.core.verifiers import VerifierError
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import TaskSet
+from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.models import EvalRun
 from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import launch_estimate, leak_refusals, reward_lock, run_budgets
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
 from flywheel.training.launch.teacher_choice import check_teacher
-from flywheel.training.launch.validation_split import AWAY
 from flywheel.training.models import Dataset, PipelineStage, Recommendation, TrainingRun
 
 MAX_SEED = 2**31 - 1
@@ -107,6 +107,7 @@ def submit(
         forecast=launch_estimate.frozen_forecast(
             base, request.algorithm, chosen["settings"], chosen["tuning"], dataset, task_set, request.teacher
         ),
+        asked=_expected(request.algorithm, chosen, dataset.task_sets or [task_set]),
         total=chosen["settings"]["steps"],
         sweep=sweep,
         stage=request.stage,
@@ -179,8 +180,14 @@ def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor
     if problem := dataset_builder.unfit(dataset, request.base):
         raise Refused(f"{problem}; build one for {request.base}", field="dataset")
     leak_refusals.refuse_at_hand(request.base, dataset, task_set, request.teacher)
-    _refuse_judges(algorithm, dataset)
+    _refuse_silence(algorithm, dataset.task_sets or [task_set])
+    run_budgets.check_dollars(request.budget, dataset.task_sets or [task_set])
     return dataset
+
+
+def _expected(algorithm: str, chosen: dict[str, Any], task_sets: Sequence[TaskSet]) -> dict[str, Any]:
+    found = launch_estimate.expected_questions(algorithm, chosen["settings"], task_sets, chosen["baseline"])
+    return {"expected": found.to_json()} if found else {}
 
 
 def parameters_of(version: Version) -> int | None:
@@ -264,10 +271,9 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
     """Raise Refused for tasks that the algorithm's trainer cannot play."""
     for task_set in task_sets if algorithm.data == "tasks" else ():
         version = task_set.environment_version
-        if asked := kinds.players(version.environment.kind, version.config) & AWAY.keys():
+        if kinds.KINDS[version.environment.kind].is_external:
             raise Refused(
-                f"the tools of {version} are {AWAY[min(asked)]}, and a trainer holds no key and reaches none; train "
-                "SFT or DPO on rollouts that were made there",
+                f"{version} is somebody else's benchmark: all its tasks are held-out, and none is trained on",
                 field="algorithm",
             )
         if not algorithm.plays_episodes and (turns := turns_of(task_set)) > 1:
@@ -294,15 +300,15 @@ def _refuse_server(base: Version, tuning: dict[str, Any], settings: dict[str, An
         raise Refused(str(error), field=field) from error
 
 
-def _refuse_judges(algorithm: recipes.Algorithm, dataset: Dataset) -> None:
-    """Raise Refused for a reward that a trainer could not ask for: it holds no key and reaches no server."""
-    for task_set in dataset.task_sets if algorithm.practises else ():
-        if "judge" in rubric.needs(task_set.environment_version.verifier):
-            raise Refused(
-                f"the verifier of {task_set.environment_version} asks an LLM judge, and a trainer holds no key and "
-                "reaches no server; train SFT or DPO on rollouts that it judged, or make a version without the judge",
-                field="algorithm",
-            )
+def _refuse_silence(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
+    """Raise Refused for a reward, or for tools, of which a model has its say that nobody could ask."""
+    for task_set in task_sets if algorithm.practises else ():
+        version = task_set.environment_version
+        try:
+            judge_endpoints.check(task_set.project, version.verifier)
+            judge_endpoints.check_simulator(task_set.project, version.config)
+        except VerifierError as error:
+            raise Refused(f"{version}: {error}", field="algorithm") from error
 
 
 def _check_reward(request: LaunchRequest, dataset: Dataset) -> dict[str, Any]:

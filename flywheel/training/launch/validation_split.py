@@ -9,14 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flywheel.core import digests, envs
-from flywheel.core.envs import kinds
-from flywheel.core.verifiers import rubric
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.training.models import TrainingRun
-
-AWAY = {"server": "a server's", "gym": "a server's", "simulator": "played by a model"}
-"""What plays an environment and cannot be asked by a trainer, by its runner."""
 
 
 def named_tasks(run: TrainingRun, split: Split) -> Iterator[envs.Task]:
@@ -27,14 +22,13 @@ def named_tasks(run: TrainingRun, split: Split) -> Iterator[envs.Task]:
 
 
 def validation_tasks(run: TrainingRun) -> list[envs.Task]:
-    """The tasks that the run is validated on; none where it keeps none, or where a trainer could not ask them."""
+    """The tasks that the run is validated on; none where it keeps none."""
     share = run.settings.get("validation_share", 0.0)
     found: list[envs.Task] = []
     for task_set in run.task_sets if share else ():
-        if not refusal(task_set):
-            kept = set(choose_tasks(task_set, share, run.seed))
-            members = task_set.members.filter(task__in=kept).select_related("task").order_by("task__number")
-            found += [_named(member.task, task_set, run) for member in members]
+        kept = set(choose_tasks(task_set, share, run.seed))
+        members = task_set.members.filter(task__in=kept).select_related("task").order_by("task__number")
+        found += [_named(member.task, task_set, run) for member in members]
     return found
 
 
@@ -44,14 +38,6 @@ def choose_tasks(task_set: TaskSet, share: float, seed: int) -> list[int]:
     sources = sorted({cluster for _, cluster in rows}, key=lambda cluster: digests.digest([seed, cluster]))
     kept = set(sources[: min(max(1, round(share * len(sources))), len(sources) - 1)]) if share and sources else set()
     return [task for task, cluster in rows if cluster in kept]
-
-
-def refusal(task_set: TaskSet) -> str:
-    """Why a trainer, which holds no key and reaches no server, cannot ask the tasks of a set; empty when it can."""
-    version = task_set.environment_version
-    if asked := kinds.players(version.environment.kind, version.config) & AWAY.keys():
-        return f"the tools of {version} are {AWAY[min(asked)]}"
-    return f"the verifier of {version} asks an LLM judge" if "judge" in rubric.needs(version.verifier) else ""
 
 
 def _named(task: Task, task_set: TaskSet, run: TrainingRun) -> envs.Task:

@@ -173,22 +173,27 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "rollout_runs": _rollout_runs(task_set, rollouts),
         "can_show": set_power(task_set, base.pk),
         "validation": _validation(form, task_set),
-        **_forecast(form, base, task_set, data),
+        **_forecast(form, base, task_set, baseline, data),
         "teachers": _teachers(base, chosen.get("teacher")) if form.known.has_teacher else [],
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
 
 
 def _forecast(
-    form: launch_form.LaunchForm, base: Version, task_set: TaskSet, data: launch_estimate.Data
+    form: launch_form.LaunchForm,
+    base: Version,
+    task_set: TaskSet,
+    baseline: EvalRun | None,
+    data: launch_estimate.Data,
 ) -> dict[str, Any]:
-    """The part of the page's context that is about memory and time."""
+    """The part of the page's context that is about memory, time, and what is asked of others."""
+    dataset = form.cleaned_data.get("dataset")
     memory, problem = memory_estimate.expected_memory(
         base=base,
         algorithm=form.known.name,
         settings=form.settings_now,
         tuning=form.tuning_now,
-        dataset=form.cleaned_data.get("dataset"),
+        dataset=dataset,
         task_set=task_set,
         teacher=form.cleaned_data.get("teacher"),
         rows=data.draft.rows if data.draft else (),
@@ -200,6 +205,9 @@ def _forecast(
         "forecast": memory.to_json() if memory else {},
         "fitting": _fitting(memory),
         "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name, operations),
+        "asked": launch_estimate.expected_questions(
+            form.known.name, form.settings_now, (dataset.task_sets if dataset else []) or [task_set], baseline
+        ),
     }
 
 
@@ -212,16 +220,15 @@ def _fitting(memory: memory_estimate.Memory | None) -> str:
 
 
 def _validation(form: launch_form.LaunchForm, task_set: TaskSet) -> dict[str, Any] | None:
-    """Count the train tasks that a run would keep to validate on, or say why it cannot; None where it keeps none."""
+    """Count the train tasks that a run would keep to validate on, or say why there are none; None where it wants
+    none."""
     share = form.settings_now.get("validation_share")
     if not share:
         return None
     dataset, seed = form.cleaned_data.get("dataset"), number(form["seed"].data or "") or 0
     sets = (dataset.task_sets if dataset else []) or [task_set]
-    reasons = {each: validation_split.refusal(each) for each in sets}
-    kept = sum(len(validation_split.choose_tasks(each, share, seed)) for each in sets if not reasons[each])
-    problems = [*filter(None, reasons.values()), "its train tasks come from a single source"]
-    return {"tasks": kept, "problem": "" if kept else problems[0]}
+    kept = sum(len(validation_split.choose_tasks(each, share, seed)) for each in sets)
+    return {"tasks": kept, "problem": "" if kept else "its train tasks come from a single source"}
 
 
 def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:

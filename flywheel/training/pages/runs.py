@@ -140,6 +140,7 @@ def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
         "curves_aside": run_charts.curves(found, steps, stride, aside=True),
         "samples": run_details.samples(found, request.GET.get("samples", "")),
         "usage": run_forecasts.usage(found),
+        "paid": run_budgets.paid_by(found),
         "log": run_details.log(found),
         "tried": tried_attempts.overview(found),
         "output": run_files.output_tail(found),

@@ -14,7 +14,6 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.text.number_words import n_tasks, percent
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import TaskSet
-from flywheel.training.launch import validation_split
 from flywheel.training.models import Point, TrainingRun
 
 FORMS = ("valid_json", "form")
@@ -82,8 +81,6 @@ def check_gate(gate: Mapping[str, Any], *, validation_share: float, task_sets: l
             field="gate",
         )
     for task_set in task_sets:
-        if reason := validation_split.refusal(task_set):
-            raise Refused(f"the stage before cannot be validated: {reason}; set no limit", field="gate")
         version = task_set.environment_version
         if "max_unsafe" in limits and not KINDS[version.environment.kind].tells_unsafe:
             raise Refused(f"nothing in {version} is ever called unsafe; leave it out", field="gate.max_unsafe")

@@ -103,11 +103,18 @@ def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None
     assert room.launch(algorithm="grpo", task_set=games).dataset.kind == "tasks"
 
 
-def test_tasks_at_a_tool_server_are_refused_to_a_trainer(room: Room) -> None:
-    config = {"base_url": "http://tools:8000", "tools": TOOLS, "max_turns": 1}
+def test_tasks_at_a_tool_server_are_trained_on(room: Room) -> None:
+    config = {"base_url": "http://tools:8000", "tools": TOOLS, "max_turns": 3}
     task_set = of_kind(room, "tool_server", config)
     room.evaluated(task_set=task_set)
-    with pytest.raises(Refused, match=r"the tools of tool_server@\d+ are a server's, and a trainer") as refused:
+    room.build.overridden(room.base, task_set)
+    assert room.launch(algorithm="grpo", task_set=task_set).task_set == task_set
+
+
+def test_somebody_elses_benchmark_is_never_trained_on(room: Room) -> None:
+    task_set = of_kind(room, "nemo_gym", {"base_url": "http://gym:8000", "tools": [], "max_turns": 1})
+    room.evaluated(task_set=task_set)
+    with pytest.raises(Refused, match="all its tasks are held-out") as refused:
         room.launch(algorithm="grpo", task_set=task_set)
     assert refused.value.field == "algorithm"
 
@@ -126,7 +133,7 @@ def of_kind(room: Room, kind: str, config: dict[str, Any], name: str = "") -> Ta
     environment = environment_versions.environment(
         project=room.cast.project,
         name=name or kind,
-        actor=Actor(room.cast.builder),
+        actor=Actor(room.cast.admin),
         config=config,
         verifier={"kind": kind},
         terms=Terms(kind),
@@ -176,7 +183,7 @@ def test_a_recommendation_about_something_else_does_not_count(room: Room) -> Non
         room.launch(recommendation=recommendation_for(room.base, other))
 
 
-def test_a_judge_behind_an_endpoint_is_no_reward_that_a_trainer_could_ask_for(room: Room) -> None:
+def test_a_judge_is_a_reward_where_somebody_can_ask_it(room: Room) -> None:
     set_upstream(project=room.cast.project, actor=Actor(room.cast.admin), base_url="http://127.0.0.1:9/v1")
     part = {"type": "judge", "criteria": "It books.", "endpoint": "upstream", "model": "m"}
     version = room.task_set.environment_version
@@ -188,7 +195,10 @@ def test_a_judge_behind_an_endpoint_is_no_reward_that_a_trainer_could_ask_for(ro
     )
     room.task_set = room.build.task_set()
     room.baseline = room.evaluated()
-    with pytest.raises(Refused, match="asks an LLM judge") as refused:
+    room.build.overridden(room.base, room.task_set)
+    assert room.launch(algorithm="grpo").algorithm == "grpo"
+    set_upstream(project=room.cast.project, actor=Actor(room.cast.admin), base_url="")
+    with pytest.raises(Refused, match=r"parts\.0\.endpoint: this project has no upstream") as refused:
         room.launch(algorithm="grpo")
     assert refused.value.field == "algorithm"
 
@@ -247,12 +257,15 @@ def test_cancel_and_resume_are_written_down_and_refused_when_too_late(room: Room
     ]
 
 
-def test_a_replay_whose_tools_a_model_plays_is_refused_to_a_trainer(room: Room) -> None:
+def test_a_replay_whose_tools_a_model_plays_is_trained_on_where_somebody_can_ask_it(room: Room) -> None:
     set_upstream(project=room.cast.project, actor=Actor(room.cast.admin), base_url="http://127.0.0.1:9/v1")
     simulator = {"endpoint": "upstream", "model": "m"}
     config = {"tools": TOOLS, "judged": "end", "unknown": "model", "simulator": simulator}
     task_set = of_kind(room, "episode", config)
     room.evaluated(task_set=task_set)
-    with pytest.raises(Refused, match=r"the tools of episode@\d+ are played by a model, and a trainer") as refused:
+    room.build.overridden(room.base, task_set)
+    assert room.launch(algorithm="grpo", task_set=task_set).task_set == task_set
+    set_upstream(project=room.cast.project, actor=Actor(room.cast.admin), base_url="")
+    with pytest.raises(Refused, match=r"simulator\.endpoint: this project has no upstream") as refused:
         room.launch(algorithm="grpo", task_set=task_set)
     assert refused.value.field == "algorithm"

@@ -2,12 +2,8 @@
 
 import pytest
 
-from flywheel.accounts.actors import Actor
 from flywheel.environments.models import Split
-from flywheel.environments.versions import environment_versions
-from flywheel.environments.versions.environment_terms import Terms
-from flywheel.training.launch.validation_split import choose_tasks, named_tasks, refusal, validation_tasks
-from tests.conftest import TOOLS
+from flywheel.training.launch.validation_split import choose_tasks, named_tasks, validation_tasks
 from tests.training.conftest import Room
 
 pytestmark = pytest.mark.django_db
@@ -41,17 +37,3 @@ def test_a_run_keeps_train_tasks_and_no_held_out_one(room: Room) -> None:
     assert len(kept) == 3
     assert kept < {task.id for task in named_tasks(run, Split.TRAIN)}
     assert not kept & {task.id for task in named_tasks(run, Split.HELD_OUT)}
-
-
-def test_what_only_a_server_plays_is_not_validated_on(room: Room) -> None:
-    config = {"base_url": "http://tools:8000", "tools": TOOLS, "max_turns": 1}
-    environment = environment_versions.environment(
-        project=room.cast.project,
-        name="served",
-        actor=Actor(room.cast.builder),
-        config=config,
-        verifier={"kind": "tool_server"},
-        terms=Terms("tool_server"),
-    )
-    assert "are a server's" in refusal(room.build.task_set(name="served", environment=environment))
-    assert refusal(room.task_set) == ""

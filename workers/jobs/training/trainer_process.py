@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 
 from flywheel.core.network.key_hosts import VLLM_KEY
+from workers.judging import broker_line
 from workers.processes import model_process
 
 SUMMARY = 60
@@ -55,9 +56,9 @@ def _kill_owner(place: Path) -> None:
         return
 
 
-def start(module: str, place: Path, *told: str, processes: int = 1) -> subprocess.Popen[bytes]:
+def start(module: str, place: Path, *told: str, processes: int = 1, broker: str = "") -> subprocess.Popen[bytes]:
     """Start this module on a run directory, in a process that ends with this one, or in several that share the work;
-    it is told these of our environment variables too."""
+    it is told these of our environment variables too, and the path of its broker's socket where it has one."""
     shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     with (place / "trainer.log").open("ab") as output:
         return subprocess.Popen(
@@ -67,7 +68,7 @@ def start(module: str, place: Path, *told: str, processes: int = 1) -> subproces
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=_trainer_env(*told),
+            env=_trainer_env(*told) | ({broker_line.VARIABLE: broker} if broker else {}),
         )
 
 

@@ -25,6 +25,7 @@ from flywheel.accounts.models import User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, envs, recipes
+from flywheel.core.recipes.memory_forecast import ASKED_MOST
 from flywheel.edge.jobs import Lease, LeaseLost, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
@@ -33,11 +34,12 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import submission
 from flywheel.evals.serving.loaded_adapters import base_name
 from flywheel.training.datasets import dataset_builder
-from flywheel.training.launch import reward_lock, run_budgets
-from flywheel.training.launch.validation_split import named_tasks, refusal, validation_tasks
+from flywheel.training.launch import launch_estimate, reward_lock, run_budgets
+from flywheel.training.launch.validation_split import named_tasks, validation_tasks
 from flywheel.training.models import Point, TrainingRun
 from flywheel.trajectories.formats.values.hostile_json import plain
-from workers.jobs.training import leak_watch, trainer_process, training_attempts
+from workers.jobs.training import leak_watch, run_broker, trainer_process, training_attempts
+from workers.jobs.training.run_broker import RunBroker
 from workers.jobs.training.trainer_process import TrainingFailed
 from workers.processes import model_process
 from workers.trainers.run import checkpoints
@@ -49,10 +51,6 @@ CANCEL_GRACE_S = 60.0
 """How long a trainer may take to save and stop before it is killed."""
 MAX_DEATHS = 3
 """A trainer that dies so often without getting further is given up."""
-EVERY_MOST = 100
-"""Evaluation and checkpoint come six times in a run, and at least after so many steps."""
-HELD_OUT_MOST = 64
-"""Held-out tasks that are asked on the way; the evaluation at the end asks all of them."""
 ATTEMPTS_MOST = 2_000
 """Attempts of a run that are kept as trajectories."""
 CHUNK = 8_000_000
@@ -78,7 +76,8 @@ def train(lease: Lease) -> None:
     except OSError as error:
         kind = "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "run_directory"
         raise TrainingFailed(kind, f"the run directory cannot be prepared: {error.strerror or error}") from error
-    _follow_until_done(lease, run, place)
+    with run_broker.opened(lease, run) as broker:
+        _follow_until_done(lease, run, place, broker)
     if lease.job.state == State.RUNNING:
         _keep(lease, run, place)
 
@@ -96,8 +95,10 @@ def prepare(run: TrainingRun, place: Path) -> None:
     if tasks := validation_tasks(run):
         data["validation"] = _write_tasks(place / "data" / "validation.jsonl", tasks)
     elif run.settings.get("validation_share"):
-        reasons = [*filter(None, map(refusal, run.task_sets)), "its train tasks come from a single source"]
-        run.note(f"no validation: {reasons[0]}; the last step's weights become the version", "warning")
+        run.note(
+            "no validation: its train tasks come from a single source; the last step's weights become the version",
+            "warning",
+        )
     aside = place / "spec.json.aside"
     aside.write_bytes(digests.canonical(spec_of(run, data)))
     aside.rename(place / "spec.json")
@@ -105,7 +106,7 @@ def prepare(run: TrainingRun, place: Path) -> None:
 
 def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
     """The content of `spec.json`, with references resolved. `data` names the files of rows."""
-    every = max(1, min(EVERY_MOST, run.settings["steps"] // 6))
+    every = launch_estimate.eval_interval(run.settings["steps"])
     spec = {
         "run": str(run),
         "algorithm": run.algorithm,
@@ -114,7 +115,7 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
         "environment": _environment(run),
         "tuning": run.tuning,
         "settings": run.settings,
-        "eval": {"every": every, "limit": HELD_OUT_MOST},
+        "eval": {"every": every, "limit": ASKED_MOST},
         "checkpoint_every": every,
         "keep_attempts": ATTEMPTS_MOST,
         "data": data,
@@ -189,7 +190,7 @@ def _forget_last_ask(place: Path) -> None:
         (place / "result.json").unlink(missing_ok=True)
 
 
-def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
+def _follow_until_done(lease: Lease, run: TrainingRun, place: Path, broker: RunBroker | None) -> None:
     deaths, died_at = 0, -1
     while True:
         if lease.lost:
@@ -197,10 +198,12 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
         trainer_process.stop_orphan(place)
         module = f"workers.trainers.{recipes.ALGORITHMS[run.algorithm].trainer}"
         told = trainer_process.SERVER if run.settings.get("rollouts") == recipes.VLLM else ()
-        trainer = trainer_process.start(module, place, *told, processes=run.settings.get("processes", 1))
+        trainer = trainer_process.start(
+            module, place, *told, processes=run.settings.get("processes", 1), broker=broker.path if broker else ""
+        )
         try:
             lease.log(f"trainer started, process {trainer.pid}")
-            spent = _follow(lease, run, place, trainer)
+            spent = _follow(lease, run, place, trainer, broker)
         finally:
             trainer_process.end(trainer)
         result = trainer_process.result_of(place)
@@ -221,7 +224,9 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
         lease.log(f"the trainer died, {how}; it resumes from its newest checkpoint", "warning")
 
 
-def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Popen[bytes]) -> str:
+def _follow(
+    lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Popen[bytes], broker: RunBroker | None
+) -> str:
     """Read along until the trainer has ended, by itself or asked to. Return which limit of the budget was reached."""
     asked_at, spent = 0.0, ""
     while True:
@@ -229,6 +234,9 @@ def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Pop
         while _read_events(lease, run, place):
             spent = spent or run_budgets.spent(run)
         training_attempts.store_waiting(lease, run, place)
+        if broker is not None:
+            broker.follow(lease, run)
+            spent = spent or run_budgets.spent(run)
         if ended:
             return spent
         if lease.lost:

@@ -15,11 +15,10 @@ from typing import Any
 from flywheel.core import digests
 from flywheel.core.envs import Environment, Task, episode
 from flywheel.core.envs.policy_rollouts import Engine, Rollout, Sampling, play
-from flywheel.core.envs.worlds.stand_ins import asks_others
 from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Verdict
-from workers.judging import attempt_verdicts
+from workers.judging import attempt_verdicts, broker_line
 from workers.trainers.run.run_directory import Run
 from workers.trainers.run.run_failures import TrainingError
 
@@ -51,6 +50,7 @@ class Judge:
         for _, env, own in grouped(self.env, list(new.items()), lambda item: item[1].task):
             judged = attempt_verdicts.of_rollouts(env, [rollout for _, rollout in own])
             found |= zip([key for key, _ in own], judged, strict=True)
+        _refuse_lost()
         self._verdicts |= {key: verdict for key, verdict in found.items() if verdict.score is not None}
         return [found[key] if key in found else self._verdicts[key] for key in keys]
 
@@ -61,6 +61,12 @@ class Judge:
         if self._dead_steps >= DEAD_STEPS:
             raise TrainingError("verifier", f"nothing was scored in {DEAD_STEPS} steps on end: {missing[0].reason}")
         return len(missing) / len(verdicts)
+
+
+def _refuse_lost() -> None:
+    """Raise TrainingError where the worker's broker is gone: what it was asked has no score, and nothing will have."""
+    if lost := broker_line.lost():
+        raise TrainingError("broker", lost)
 
 
 def _key(rollout: Rollout) -> tuple[str, str]:
@@ -138,6 +144,8 @@ def _parts(judge: Judge, tasks: Sequence[Task], seed: int) -> Sequence[str]:
     for task in tasks:
         try:
             (verdict,) = judge.verdicts([_right(judge.env, task, seed)])
+        except TrainingError:
+            raise
         except Exception as error:
             reason = f"task {task.id}: its right attempt cannot be made: {type(error).__name__}: {error}"
             continue
@@ -157,8 +165,9 @@ class ProgressEval:
     Where the run has several environments each has tasks of its own, and what is told apart is told apart: the figures
     of the event are those of the first, by which the run will be compared, the others' stand beside them.
 
-    A trainer holds no key and reaches no server, so where one carries calls out nothing is asked here: the eval of what
-    was trained measures it. Those few attempts that call nothing would say another thing than all of them.
+    A trainer holds no key and reaches no server but over its worker's broker. Without one, where a server or a model
+    carries calls out, nothing is asked here: the eval of what was trained measures it. Those few attempts that call
+    nothing would say another thing than all of them.
     """
 
     def __init__(
@@ -179,8 +188,8 @@ class ProgressEval:
         figures = {name: _figures(rollouts, verdicts) for name, rollouts, verdicts in attempts}
         if step == 0:
             for (name, _, verdicts), (_, env, _) in zip(attempts, self.groups, strict=True):
-                # A judge behind an endpoint is asked in evals alone: a trainer holds no key.
-                if verdicts and not figures[name]["n"] and not attempt_verdicts.asks_a_judge(env):
+                # What is away now, or has no broker here, may be there in the eval of what was trained.
+                if verdicts and not figures[name]["n"] and not attempt_verdicts.asks_elsewhere(env):
                     where = f" of {name}" if name else ""
                     reason = f"not one {ASKED[self.event]} task{where} could be scored: {verdicts[0].reason}"
                     raise TrainingError("verifier", reason)
@@ -192,12 +201,14 @@ class ProgressEval:
         return overall
 
     def _attempts(self, env: Environment, tasks: Sequence[Task]) -> tuple[list[Rollout], list[Verdict]]:
-        if asks_others(env):
+        if attempt_verdicts.is_out_of_reach(env):
             return [], []
         spec = self.run.spec
         sampling = Sampling(temperature=0.0, max_tokens=spec.settings["max_completion_length"])
         rollouts = play(self.engine, env, [(task, 0, spec.seed) for task in tasks], sampling)
-        return rollouts, attempt_verdicts.of_rollouts(env, rollouts)
+        verdicts = attempt_verdicts.of_rollouts(env, rollouts)
+        _refuse_lost()
+        return rollouts, verdicts
 
 
 class HeldOut(ProgressEval):

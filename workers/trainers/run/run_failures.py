@@ -14,6 +14,7 @@ KINDS = (
     "model",
     "adapter",
     "verifier",
+    "broker",
     "sampler",
     "nan",
     "disk_full",

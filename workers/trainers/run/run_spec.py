@@ -17,7 +17,7 @@ from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.errors import FieldError
 from flywheel.core.evidence import compared_items, contamination
 from flywheel.core.verifiers import VerifierError
-from workers.judging import attempt_verdicts
+from workers.judging import broker_line
 from workers.trainers.run.run_failures import TrainingError
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ def environment(spec: Spec) -> Environment:
         asked = spec.environment
         agent = AgentConfig.from_json(asked["agent"]) if "agent" in asked else None
         config, verifier = asked.get("config", {}), asked.get("verifier", {})
-        env = build(asked.get("kind", ""), config, verifier, attempt_verdicts.RUNNERS, agent)
+        env = build(asked.get("kind", ""), config, verifier, broker_line.runners(), agent)
     except VerifierError as error:
         raise TrainingError("bad_spec", f"environment: {error}") from error
     except KeyError as error:

@@ -91,6 +91,15 @@ def test_a_world_of_python_is_trained_on(launched: Launch, build: Build, cast: C
 
 
 def test_an_attached_tool_server_is_trained_on(launched: Launch, build: Build, cast: Cast) -> None:
-    with serve_shop() as (_, url):
+    with serve_shop() as (shop, url):
         config = {"base_url": url, "tools": TOOLS[:1], "resets": True, "shows_state": True, "max_turns": 3}
-        train("tool_server", config, launched, build, cast)
+        run = train("tool_server", config, launched, build, cast)
+        assert run.points.filter(kind=Point.Kind.EVAL, values__unscored=0, values__n__gt=0).exists(), "its curve too"
+        before = len(shop.calls())
+        played = carry_out(launched(algorithm="grpo", base=run.base, steps=STEPS, task_set=run.task_set))
+        assert played.state == State.SUCCEEDED, played.error
+        figures = played.points.get(kind=Point.Kind.STEP, step=STEPS).values
+        assert (figures["unscored"], "reward/state" in figures) == (0, True)
+        assert len(shop.calls()) > before, "at least the right attempts that its parts are learnt from"
+        assert played.asked["questions"]["play"] > 0
+        assert "unanswered" not in played.asked["questions"]

@@ -1,5 +1,6 @@
 """The rewards that TRL adds up are the verifier's score, whatever the completion."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, guarded
 from tests.workers.trainers.cast import TOOLS, task
+from workers.judging import broker_line
 from workers.trainers.attempts.rewards import DEAD_STEPS, NO_PENALTIES, Judge, Penalties, Rewards
 from workers.trainers.run.run_failures import TrainingError
 
@@ -170,3 +172,13 @@ def test_nothing_scored_step_after_step() -> None:
 def test_a_verifier_that_cannot_score_the_right_attempt() -> None:
     with pytest.raises(TrainingError, match="not even right attempts"):
         Rewards(Judge(Odd({"gold": RuntimeError("no")})), TASKS, 1)
+
+
+def test_a_broker_that_is_gone_ends_the_run_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(broker_line.VARIABLE, str(tmp_path / "gone"))
+    part = {"type": "judge", "criteria": "x", "endpoint": "upstream", "model": "m"}
+    spec = {"kind": "rubric", "parts": [part]}
+    env = build("tool_call", {"tools": TOOLS}, spec, broker_line.runners())
+    with pytest.raises(TrainingError, match=r"is gone .*; resume the run") as failed:
+        Rewards(Judge(env), TASKS, 1)
+    assert failed.value.kind == "broker"

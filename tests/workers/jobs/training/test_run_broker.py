@@ -1,0 +1,129 @@
+"""What a training run asks of others, by its worker's broker: with a real trainer, and what a judge can do to it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
+from flywheel.accounts.project_settings.provider_keys import enter
+from flywheel.edge.jobs import State
+from flywheel.environments.models import JudgeMemory
+from flywheel.training.models import Point, TrainingRun
+from tests.conftest import Build
+from tests.workers.jobs.training.test_training_runs import Launch, carry_out, launched, log_of
+from tests.workers.judge_server import JudgeServer, judge_server
+from tests.workers.judging.test_project_judges import books, judged
+from workers.jobs.training import run_broker
+from workers.judging import llm_judge
+
+__all__ = ["launched"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def server(build: Build) -> Iterator[JudgeServer]:
+    with judge_server(books) as server:
+        project, admin = build.cast.project, Actor(build.cast.admin)
+        enter(project=project, actor=admin, name="JUDGE_API_KEY", base_url=server.url, secret="sk-judge-of-ours")
+        set_upstream(project=project, actor=admin, base_url=server.url, api_key_env="JUDGE_API_KEY")
+        yield server
+
+
+def credulous(data: dict[str, Any], _: dict[str, Any]) -> int:
+    return int("full marks" in json.dumps(data))
+
+
+def test_a_judge_is_a_reward_and_its_key_stays_with_the_worker(
+    launched: Launch, build: Build, server: JudgeServer
+) -> None:
+    judged(build)
+    run = carry_out(launched(algorithm="grpo", steps=2))
+    assert run.state == State.SUCCEEDED, run.error
+    figures = run.points.get(kind=Point.Kind.STEP, step=2).values
+    assert (figures["unscored"], "reward/right" in figures) == (0, True)
+    report = run.asked["judges"]["right"]
+    assert report["judged"] + report["remembered"] == run.asked["questions"]["judge"]
+    assert (report["requests"], report["void"]) == (len(server.seen), "")
+    assert set(server.keys) == {"Bearer sk-judge-of-ours"}
+    assert JudgeMemory.objects.count() == report["judged"], "the eval at its end knows them"
+    assert run.points.filter(kind=Point.Kind.EVAL, values__unscored=0).count() == 3
+    for path in run.directory.rglob("*"):
+        assert not path.is_file() or b"sk-judge-of-ours" not in path.read_bytes(), path
+
+
+def test_a_judge_that_can_be_talked_round_ends_the_run_before_it_learns(
+    launched: Launch, build: Build, server: JudgeServer
+) -> None:
+    server.mark = credulous
+    judged(build)
+    run = launched(algorithm="grpo")
+    assert (carry_out(run).state, run.error_kind) == (State.FAILED, "canary")
+    assert "canary" in run.asked["judges"]["right"]["void"], "another go is refused by it too"
+    assert not (run.directory / "trainer.pid").exists()
+
+
+def test_a_judge_that_never_answers_ends_the_run_before_it_learns(
+    launched: Launch, build: Build, server: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm_judge, "TIMEOUT_S", 0.2)
+    server.mark = lambda *_: 3.0
+    judged(build)
+    run = launched(algorithm="grpo")
+    assert (carry_out(run).state, run.error_kind) == (State.FAILED, "judge")
+    assert "its attempts cannot be judged" in run.error
+    assert not (run.directory / "trainer.pid").exists()
+
+
+def test_a_run_that_learns_from_answers_goes_on_without_its_judge(
+    launched: Launch, build: Build, server: JudgeServer
+) -> None:
+    server.mark = credulous
+    judged(build)
+    run = launched(algorithm="sft")
+    lease = TrainingRun.claim(run.pk)
+    assert lease is not None
+    with lease:
+        with run_broker.opened(lease, run) as broker:
+            assert broker is None
+        lease.finish(State.CANCELLED)
+    assert "its tasks cannot be asked while it trains" in log_of(run)
+
+
+def test_a_judge_that_turns_and_a_broker_that_dies_are_noticed_on_the_way(
+    launched: Launch, build: Build, server: JudgeServer
+) -> None:
+    judged(build)
+    run = launched(algorithm="grpo")
+    lease = TrainingRun.claim(run.pk)
+    assert lease is not None
+    with lease:
+        with run_broker.opened(lease, run) as broker:
+            assert broker is not None
+            broker.follow(lease, run)
+            assert run.asked["judges"]["right"]["canaries"] == 10
+            broker._judge._parts[next(iter(broker._judge._parts))].void = "it passed a canary"
+            with pytest.raises(run_broker.TrainingFailed, match="passed a canary") as failed:
+                broker.follow(lease, run)
+            assert failed.value.kind == "canary"
+            broker._broker.close()
+            with pytest.raises(run_broker.TrainingFailed, match="is gone; resume the run") as failed:
+                broker.follow(lease, run)
+            assert failed.value.kind == "broker"
+        lease.finish(State.CANCELLED)
+    run.refresh_from_db()
+    assert run.asked["judges"]["right"]["void"], "another owner knows it"
+
+
+def test_a_run_that_asks_nobody_has_no_broker(launched: Launch) -> None:
+    run = launched()
+    lease = TrainingRun.claim(run.pk)
+    assert lease is not None
+    with lease:
+        with run_broker.opened(lease, run) as broker:
+            assert broker is None
+        lease.finish(State.CANCELLED)
+    assert "cannot be asked" not in log_of(run)
