@@ -44,6 +44,10 @@ AT_ONCE = 32
 """Questions that are answered at once. Judges and servers have limits of their own."""
 WAITING = 1024
 """Questions that wait to be taken, at most."""
+PREFIX = "flywheel-broker-"
+"""Of the directories with sockets."""
+NAME, ASIDE = "s", "n"
+"""Of the socket, and of one that nobody listens to yet: short, as paths of sockets must be."""
 READ_S = 60.0
 """How long a question, or the taking of an answer, may take to come."""
 LONGEST_PATH = 100
@@ -80,13 +84,16 @@ class Broker:
         }
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._place = Path(tempfile.mkdtemp(prefix="flywheel-broker-"))  # of mode 0700
+        _sweep()
+        self._place = Path(tempfile.mkdtemp(prefix=PREFIX))  # of mode 0700
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if len(os.fsencode(self.path)) > LONGEST_PATH:
                 raise OSError(f"the path {self.path} is too long for a socket; set a shorter TMPDIR")
-            self._socket.bind(self.path)
+            aside = self._place / ASIDE
+            self._socket.bind(str(aside))
             self._socket.listen(WAITING)
+            os.rename(aside, self.path)  # so that a socket of this name without a listener is a dead worker's
         except OSError:
             self.close()
             raise
@@ -97,7 +104,7 @@ class Broker:
     @property
     def path(self) -> str:
         """Of its socket."""
-        return str(self._place / "broker.sock")
+        return str(self._place / NAME)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -225,6 +232,19 @@ class Broker:
         return self._runners.gym, GymEpisode(env.base_url, row, _calls(question, env.tools))
 
 
+def _sweep() -> None:
+    """Remove the sockets that killed workers of this user have left."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{NAME}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.settimeout(1.0)
+            try:
+                line.connect(str(left))
+            except ConnectionRefusedError:
+                shutil.rmtree(left.parent, ignore_errors=True)
+            except OSError:
+                continue  # another user's, gone by now, or so busy that it lives
+
+
 def _read(line: socket.socket) -> bytes | None:
     """A question, or None where none came."""
     found = bytearray()
@@ -271,5 +291,5 @@ def _calls(
         name, arguments, said = row if isinstance(row, list) and len(row) == 3 else (None, None, None)
         if name not in names or not isinstance(arguments, dict) or not isinstance(said, str | None):
             raise Refusal("a call is of no tool of this environment")
-        found.append((name, arguments, said))
+        found.append((str(name), arguments, said))
     return tuple(found)

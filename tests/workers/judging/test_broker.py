@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -145,9 +146,10 @@ def test_nothing_is_asked_that_is_not_of_the_runs_environments(judging: Judging)
     (verdict,) = said(strange, "Jane Austen.")
     assert (verdict.score, verdict.cause) == (None, "refused")
     assert "none of this run's environments" in verdict.reason
-    for question in ({"ask": "exec"}, {}, {"ask": "judge", "part": 7}, {"ask": "simulate", "model": "m"}):
+    questions: list[dict[str, Any]] = [{}, {"part": 7}, {"model": "m"}]
+    for what, about in zip(("exec", "judge", "simulate"), questions, strict=True):
         with pytest.raises(broker_line.Unanswered, match="refuses"):
-            line.ask(question.get("ask", ""), **{name: value for name, value in question.items() if name != "ask"})
+            line.ask(what, **about)
     assert asked.report == {}, "not even a canary was spent on it"
 
 
@@ -220,10 +222,11 @@ def test_a_simulator_answers_calls_and_nothing_else(opened: Callable[..., Broker
         return '{"result": "Bako is free."}'
 
     settings = {"endpoint": "upstream", "model": "m"}
+    tools: list[Any] = TOOLS
     config = {"tools": TOOLS, "judged": "end", "unknown": "model", "simulator": settings}
     env = build("episode", config, {"kind": "episode"})
     line = BrokerLine(opened(Runners(simulator=simulate), env).path)
-    asked = ModelStandIn(settings, TOOLS, runners_over(line))
+    asked = ModelStandIn(settings, tools, runners_over(line))
     asked.begin(TASK)
     assert seen == [(settings, 0)]
     with pytest.raises(WorldError, match="for nothing else"):
@@ -239,11 +242,12 @@ def test_a_gym_is_played_and_judges_over_the_line(opened: Callable[..., Broker])
     thread.start()
     try:
         line = BrokerLine(opened(Runners(gym=Gym()), workplace(served.url)).path)
-        env = workplace(served.url, runners_over(line).gym)
+        asked: Any = runners_over(line).gym
+        env = workplace(served.url, asked)
         played = play(Scripted(env, tasks), env, [(task, 0, seed) for task in tasks for seed in (0, 100)], Sampling())
         scores = [judged(env, rollout.task, rollout.messages).score for rollout in played]
         assert scores == [1.0, 0.0, 1.0, 0.0]
-        elsewhere = workplace(served.url + "/x", runners_over(line).gym)
+        elsewhere = workplace(served.url + "/x", asked)
         assert "none of this run's" in judged(elsewhere, tasks[0], played[0].messages).reason
     finally:
         served.shutdown()
@@ -261,3 +265,28 @@ def test_questions_are_counted(opened: Callable[..., Broker]) -> None:
     broker.close()
     assert not broker.is_alive
     assert not os.path.exists(broker.path)
+
+
+def test_what_a_killed_worker_left_is_swept_and_a_living_broker_is_not(
+    opened: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    living = opened(Runners())
+    dead = tmp_path / "flywheel-broker-dead"
+    dead.mkdir()
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(dead / "s"))
+    opened(Runners())
+    assert not dead.exists()
+    assert living.is_alive
+
+
+def test_a_path_that_no_socket_can_have_is_told(
+    opened: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(OSError, match="set a shorter TMPDIR"):
+        opened(Runners())
+    assert not list(deep.iterdir())

@@ -64,7 +64,7 @@ def opened(lease: Lease, run: TrainingRun) -> Iterator["RunBroker | None"]:
         lease.log(f"its tasks cannot be asked while it trains: {error}", "warning")
     else:
         parts = [part.settings for _, part in judges.values()]
-        broker = RunBroker(Broker(runners, map(_environment, run.task_sets), parts), judge, runners, learns)
+        broker = RunBroker(_broker(run, runners, parts), judge, runners, learns)
     try:
         yield broker
     finally:
@@ -86,6 +86,13 @@ def judges_of(run: TrainingRun) -> dict[str, tuple[str, Part]]:
     return found
 
 
+def _broker(run: TrainingRun, runners: Runners, parts: Iterable[Mapping[str, Any]]) -> Broker:
+    try:
+        return Broker(runners, map(_environment, run.task_sets), parts)
+    except OSError as error:
+        raise TrainingFailed("broker", f"no socket can be opened for what the run asks: {error}") from error
+
+
 class RunBroker:
     def __init__(self, broker: Broker, judge: Judge, runners: Runners, learns: bool) -> None:
         """`learns`: whether the run learns from what is said here."""
@@ -97,19 +104,21 @@ class RunBroker:
         """Of its socket."""
         return self._broker.path
 
-    def follow(self, lease: Lease, run: TrainingRun) -> None:
-        """Keep what was said so far. Raises TrainingFailed for a broker that is gone, and for a judge that a canary has
-        made void where the run learns from it: its rewards are worth nothing then, nor is what they taught."""
+    def follow(self, lease: Lease, run: TrainingRun) -> bool:
+        """Keep what was said so far; whether that is more than before. Raises TrainingFailed for a broker that is gone,
+        and for a judge that a canary has made void where the run learns from it: its rewards are worth nothing, nor is
+        what they taught."""
         if not self._broker.is_alive:
             raise TrainingFailed("broker", f"the broker at {self.path} is gone; resume the run")
         self._judge.keep()
-        _note(lease, run, self._judge, self._runners, self._broker.counts)
+        is_more = _note(lease, run, self._judge, self._runners, self._broker.counts)
         if void := "; ".join(self._judge.void.values()):
             if self._learns:
                 raise TrainingFailed("canary", void)
             if not self._is_told:
                 lease.log(f"what the judge said of this run counts for nothing: {void}", "warning")
             self._is_told = True
+        return is_more
 
     def close(self, lease: Lease, run: TrainingRun) -> None:
         """Answer nothing any more, and keep with the run what it has asked."""
@@ -117,17 +126,19 @@ class RunBroker:
         _note(lease, run, self._judge, self._runners, self._broker.counts)
 
 
-def _note(lease: Lease, run: TrainingRun, judge: Judge, runners: Runners, questions: Mapping[str, int]) -> None:
-    """Keep with the run what it has asked so far, and what that took."""
+def _note(lease: Lease, run: TrainingRun, judge: Judge, runners: Runners, questions: Mapping[str, int]) -> bool:
+    """Keep with the run what it has asked so far, and what that took; whether that is more than before."""
     simulator = runners.simulator
     asked = run.asked | {
         "judges": judge.report,
         "simulator": simulator.report if isinstance(simulator, ModelSimulator) else {},
         "questions": questions,
     }
-    if asked != run.asked and not lease.lost:
-        run.asked = asked
-        lease.update(asked=asked)
+    if asked == run.asked or lease.lost:
+        return False
+    run.asked = asked
+    lease.update(asked=asked)
+    return True
 
 
 class _Aside:

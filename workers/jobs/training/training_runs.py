@@ -234,8 +234,7 @@ def _follow(
         while _read_events(lease, run, place):
             spent = spent or run_budgets.spent(run)
         training_attempts.store_waiting(lease, run, place)
-        if broker is not None:
-            broker.follow(lease, run)
+        if broker is not None and broker.follow(lease, run):
             spent = spent or run_budgets.spent(run)
         if ended:
             return spent

@@ -17,6 +17,7 @@ from tests.workers.jobs.training.test_training_runs import Launch, carry_out, la
 from tests.workers.judge_server import JudgeServer, judge_server
 from tests.workers.judging.test_project_judges import books, judged
 from workers.jobs.training import run_broker
+from workers.jobs.training.trainer_process import TrainingFailed
 from workers.judging import llm_judge
 
 __all__ = ["launched"]
@@ -106,11 +107,11 @@ def test_a_judge_that_turns_and_a_broker_that_dies_are_noticed_on_the_way(
             broker.follow(lease, run)
             assert run.asked["judges"]["right"]["canaries"] == 10
             broker._judge._parts[next(iter(broker._judge._parts))].void = "it passed a canary"
-            with pytest.raises(run_broker.TrainingFailed, match="passed a canary") as failed:
+            with pytest.raises(TrainingFailed, match="passed a canary") as failed:
                 broker.follow(lease, run)
             assert failed.value.kind == "canary"
             broker._broker.close()
-            with pytest.raises(run_broker.TrainingFailed, match="is gone; resume the run") as failed:
+            with pytest.raises(TrainingFailed, match="is gone; resume the run") as failed:
                 broker.follow(lease, run)
             assert failed.value.kind == "broker"
         lease.finish(State.CANCELLED)
