@@ -27,8 +27,7 @@ from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from flywheel.system import env
-from flywheel.system.broker import app as broker_app
+from flywheel.system import broker, devices, env
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 # The checks import every page; a worker needs none of them. `manage.py check` is where they belong.
@@ -48,7 +47,7 @@ GIVE_BACK_S = 10.0
 NICENESS = 5
 """Of the worker and of the trainers that it starts."""
 
-app = broker_app()
+app = broker.app()
 app.autodiscover_tasks(["workers"])
 
 
@@ -110,6 +109,12 @@ def end_when_idle(connection: BaseDatabaseWrapper, **_: Any) -> None:
     locks for as long, and whoever waits for them would hang without a word."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", [f"{IDLE_FOR_S}s"])
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _listen_for_work_on_our_devices(**_: Any) -> None:
+    for label in devices.offered():
+        app.amqp.queues.add(broker.queue_of(label))
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
@@ -177,11 +182,12 @@ def _say_what_the_sandbox_has_here(sender: Any, **_: Any) -> None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _say_that_the_worker_lives(sender: Any, **_: Any) -> None:
-    from workers.tasks import report
+    from workers.tasks import report, report_devices
 
     def pulse() -> None:
         try:
             report("worker")
+            report_devices()
         finally:
             connection.close()
 

@@ -5,15 +5,18 @@
 the rows decide. What a task needs is imported when it runs, so that a worker starts at once and stays small.
 """
 
+import socket
 from collections.abc import Callable
+from datetime import timedelta
 
 from celery import shared_task
 from django.apps import apps
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from flywheel.accounts.models import Pulse
+from flywheel.accounts.models import Pulse, WorkerDevice
 from flywheel.edge import job_queue, jobs
+from flywheel.system import devices
 
 HANDLERS = {
     "environments.Generation": "workers.jobs.task_generation.make_tasks",
@@ -115,3 +118,17 @@ def expire() -> None:
 def report(name: str) -> None:
     """Say that the process of this name lives."""
     Pulse.objects.update_or_create(name=name, defaults={"at": timezone.now()})
+
+
+def report_devices() -> None:
+    """Say which devices this worker offers to training runs. Those of a machine that is gone are forgotten in a day."""
+    now, host = timezone.now(), socket.gethostname()[:200]
+    rows = [
+        WorkerDevice(host=host, label=label, name=name, at=now)
+        for label, names in devices.offered().items()
+        for name in names
+    ]
+    WorkerDevice.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["host", "label", "name"], update_fields=["at"]
+    )
+    WorkerDevice.objects.filter(at__lt=now - timedelta(days=1)).delete()

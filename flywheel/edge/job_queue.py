@@ -1,5 +1,6 @@
 """Jobs of every kind that wait for an owner: the next to take, and workers woken for them."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from django.apps import apps
@@ -8,6 +9,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from flywheel.edge.jobs import Job, Lease, State, ownerless
+from flywheel.system import devices
 
 RENUDGE_AFTER = timedelta(seconds=5)
 """A queued job that nobody claimed for this long is announced again."""
@@ -22,12 +24,19 @@ def kinds() -> list[type[Job]]:
     return [model for model in apps.get_models() if issubclass(model, Job)]
 
 
+def by_devices(model: type[Job], labels: Iterable[str]) -> list[Q]:
+    """The jobs of a kind that want devices of each label, and those that want none in particular; all of them together
+    where the kind wants no devices."""
+    return [Q(**{model.device_column: label}) for label in ("", *labels)] if model.device_column else [Q()]
+
+
 def claim_next() -> Lease | None:
     """Take the job that waits longest, of any kind; None when nothing waits that can be taken."""
     waiting = [
         (created_at, model, pk)
         for model in kinds()
-        for created_at, pk in model._default_manager.filter(ownerless())
+        for group in by_devices(model, devices.offered())
+        for created_at, pk in model._default_manager.filter(ownerless(), group)
         .order_by("created_at")
         .values_list("created_at", "pk")[:100]
     ]
@@ -52,7 +61,11 @@ def sweep() -> int:
         # A locked row is skipped: who has it writes just now, or was stopped, and nothing may stand still for that.
         free = waiting.select_for_update(skip_locked=True)
         with transaction.atomic():
-            announced = list(free.order_by("id")[:WAKE_UPS_AT_ONCE])
+            announced = [
+                job
+                for group in by_devices(model, devices.LABELS)
+                for job in free.filter(group).order_by("id")[:WAKE_UPS_AT_ONCE]
+            ]
             if announced:  # most kinds have none, at any time
                 count += model._default_manager.filter(pk__in=free.values("pk")).update(nudged_at=Now())
         for job in announced:

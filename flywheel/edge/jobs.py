@@ -1,8 +1,8 @@
 """Jobs: rows that a worker must carry out.
 
-The row is the truth; the Celery message is only a wake-up, sent after commit, and re-sent by the sweeper when nobody
-came. An owner holds a lease with a fence token: it renews the lease while it works, and every write goes through
-`Lease.guard`, which refuses an owner that has been replaced. Correctness never depends on the broker.
+The row is the truth; the Celery message is only a wake-up, sent after commit, and re-sent by the sweeper. An owner
+holds a lease with a fence token: it renews the lease while it works, and every write goes through `Lease.guard`, which
+refuses an owner that has been replaced. Correctness never depends on the broker.
 
     queued ──claim──▶ running ──▶ succeeded | failed | cancelled
        ▲                 │
@@ -39,7 +39,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from flywheel.edge.refusals import Stale
+from flywheel.edge.refusals import NoRoom, Stale
 from flywheel.system import broker
 from flywheel.system.sql import planned
 
@@ -92,6 +92,8 @@ class Job(models.Model):
     """What the audit log calls a cancel; empty where it is told of none."""
     resume_entry: ClassVar[str] = ""
     """The same of a resume; empty for a kind that is never resumed, or by a verb of its own that looks at more."""
+    device_column: ClassVar[str] = ""
+    """Which column has the label of the devices that it wants; empty for a kind that wants none."""
 
     project = models.ForeignKey("accounts.Project", on_delete=models.CASCADE, related_name="+")
     state = models.CharField(max_length=16, choices=State, default=State.QUEUED)
@@ -175,8 +177,7 @@ class Job(models.Model):
 
     @property
     def remaining(self) -> timedelta | None:
-        """Time left at its pace so far, in whole seconds and at least one; None where nothing can be said yet, or who
-        began it is gone."""
+        """Whole seconds left at its pace, at least one; None where nothing can be said yet, or who began it is gone."""
         if self.state != State.RUNNING or self.attempt != 1 or self.elapsed is None or self.total is None:
             return None
         if not 0 < self.done < self.total:
@@ -186,7 +187,8 @@ class Job(models.Model):
     def nudge(self) -> None:
         """Tell the workers that the job waits. A broker that is away costs nothing: the sweeper tells them again."""
         try:
-            broker.app().send_task(RUN_TASK, [self._meta.label, self.pk], retry=False)
+            queue = broker.queue_of(getattr(self, self.device_column, ""))
+            broker.app().send_task(RUN_TASK, [self._meta.label, self.pk], queue=queue, retry=False)
         except Exception as error:
             log.warning("no wake-up for %s %s: the broker does not answer: %s", self._meta.label, self.pk, error)
 
@@ -239,9 +241,7 @@ class Job(models.Model):
 
     def requeue(self, *also: State) -> None:
         """Put a failed or cancelled job back into the queue, to go on from where it stood; `also` one in these states.
-
-        Raises StaleState for any other.
-        """
+        Raises StaleState for any other."""
         ended = type(self)._default_manager.filter(pk=self.pk, state__in=[State.FAILED, State.CANCELLED, *also])
         moved = ended.update(
             state=State.QUEUED,
@@ -257,34 +257,40 @@ class Job(models.Model):
             raise StaleState("only a failed or cancelled job can be resumed")
         transaction.on_commit(self.nudge, robust=True)
 
+    def room(self) -> dict[str, Any]:
+        """Columns for what it holds from its claim on. The caller holds the row's lock. Raises NoRoom."""
+        return {}
+
     @classmethod
     def claim(cls, pk: int) -> "Lease | None":
         """Take the job if it waits or its owner's lease ran out; None when there is nothing to take.
 
-        A takeover beyond `MAX_ATTEMPTS` fails the job with the reason instead. A unique constraint of the subclass
-        (one trainer per slot) makes the job wait on.
+        A takeover beyond `MAX_ATTEMPTS` fails the job instead, and one without `room` here waits; both give the reason.
         """
         asked_at = time.monotonic()
-        try:
-            with transaction.atomic():
-                # Locked rows are skipped: another claim has it, or its owner writes just now. The sweeper comes again.
-                job = cls._default_manager.select_for_update(skip_locked=True).filter(ownerless(), pk=pk).first()
-                if job is None or job._end_instead_of_claim():
-                    return None
-                if job.state == State.RUNNING:
-                    job.note(f"{job.owner} went silent; attempt {job.attempt + 1} goes on", "warning")
-                cls._default_manager.filter(pk=pk).update(
-                    state=State.RUNNING,
-                    fence=job.fence + 1,
-                    attempt=job.attempt + 1,
-                    lease_until=_lease_end(),
-                    owner=f"{socket.gethostname()}:{os.getpid()}",
-                    message="",
-                    started_at=job.started_at or Now(),
-                )
-        except IntegrityError:
-            cls._default_manager.filter(pk=pk, state=State.QUEUED).update(message="waits for another to end")
-            return None
+        with transaction.atomic():
+            # Locked rows are skipped: another claim has it, or its owner writes just now. The sweeper comes again.
+            job = cls._default_manager.select_for_update(skip_locked=True).filter(ownerless(), pk=pk).first()
+            if job is None or job._end_instead_of_claim():
+                return None
+            mine = cls._default_manager.filter(pk=pk)
+            try:
+                held = job.room()
+            except NoRoom as why:
+                mine.update(state=State.QUEUED, lease_until=None, message=str(why)[:300] or job.message)
+                return None
+            if job.state == State.RUNNING:
+                job.note(f"{job.owner} went silent; attempt {job.attempt + 1} goes on", "warning")
+            mine.update(
+                state=State.RUNNING,
+                fence=job.fence + 1,
+                attempt=job.attempt + 1,
+                lease_until=_lease_end(),
+                owner=f"{socket.gethostname()}:{os.getpid()}",
+                message="",
+                started_at=job.started_at or Now(),
+                **held,
+            )
         return Lease(cls._default_manager.get(pk=pk), fence=job.fence + 1, asked_at=asked_at)
 
     def _end_instead_of_claim(self) -> bool:

@@ -51,6 +51,10 @@ class Missing(Refused):
     status = 404
 
 
+class NoRoom(Exception):
+    """A job has to wait for what it needs here. The reason is for its page; empty where the one before still holds."""
+
+
 class Stale(Refused):
     """Somebody else was first: the row moved since the form was shown."""
 

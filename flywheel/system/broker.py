@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 QUEUE = "flywheel"
+"""What any worker may take; what wants a device has a queue of its label (`queue_of`)."""
 EXPIRE_EVERY_S = 300.0
 ADD_UP_EVERY_S = 60.0
 SWEEP_EVERY_S = 5.0
@@ -75,6 +76,11 @@ def celery_settings() -> dict[str, Any]:
             "pool_timeout": 5,
         },
     }
+
+
+def queue_of(label: str) -> str:
+    """The queue of what only workers with devices of this label take; that of everybody where it is empty."""
+    return f"{QUEUE}_{label}" if label else QUEUE
 
 
 def conninfo() -> str:

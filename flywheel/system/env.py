@@ -80,6 +80,12 @@ VARIABLES = {
             "memory for one process with a model: a share of this machine's such as 80%, or gigabytes such as 24G",
         ),
         Variable(
+            "FLYWHEEL_DEVICES",
+            "",
+            "what this worker trains on, such as cpu:1, cuda:4 or several with commas: runs at once on the CPU, GPUs "
+            "to use; empty for the GPUs that are there, else cpu:1",
+        ),
+        Variable(
             "FLYWHEEL_STORY_SEED", "20", "a number from 0 to 999: which customers `make demo` and `make turn` have"
         ),
         Variable("DATABASE_URL", "", "postgresql://user:password@host:port/name; empty starts the embedded PostgreSQL"),
@@ -211,6 +217,21 @@ def model_memory(machine: int) -> int:
         return int(float(match[1]) * (machine / 100 if match[2] == "%" else 2**30))
 
     return _read("FLYWHEEL_MODEL_MEMORY", convert)
+
+
+def devices() -> dict[str, int] | None:
+    """Counts of the devices that the worker offers, by label; None where it shall look for itself."""
+
+    def convert(value: str) -> dict[str, int] | None:
+        found: dict[str, int] = {}
+        for part in filter(None, value.replace(" ", "").split(",")):
+            match = re.fullmatch(r"(cpu|cuda|ray):([0-9]{1,3})", part)
+            if match is None or match[1] in found:
+                raise ValueError
+            found[match[1]] = int(match[2])
+        return found or None
+
+    return _read("FLYWHEEL_DEVICES", convert)
 
 
 def _server(value: str) -> str:

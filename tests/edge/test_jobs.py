@@ -1,5 +1,6 @@
 """What the rows promise, without a worker: one job per click, one owner, and no write by an owner of before."""
 
+import socket
 import threading
 import time
 import uuid
@@ -332,7 +333,8 @@ def test_one_trainer_holds_a_slot_and_the_next_waits_for_it(build: Build) -> Non
     assert TrainingRun.claim(second.pk) is None
     assert job_queue.claim_next() is None
     second.refresh_from_db()
-    assert (second.state, second.message, second.attempt) == (State.QUEUED, "waits for another to end", 0)
+    waits = f"it waits for the CPU slot of {socket.gethostname()}; none free"
+    assert (second.state, second.message, second.attempt) == (State.QUEUED, waits, 0)
     lease.finish(State.SUCCEEDED)
     taken = job_queue.claim_next()
     assert taken is not None

@@ -13,6 +13,7 @@ from django.db import connection
 from flywheel.accounts.actors import Actor
 from flywheel.edge.jobs import MAX_ATTEMPTS, Job, State
 from flywheel.evals.models import EvalRun
+from flywheel.training.models import TrainingRun
 from tests.conftest import Build
 from tests.edge.test_jobs import training_run
 from tests.worker import Worker, empty_broker
@@ -206,6 +207,18 @@ def test_the_second_trainer_waits_for_the_slot_and_then_runs(worker: Worker, bui
     assert second.started_at is not None
     assert first.finished_at is not None
     assert second.started_at >= first.finished_at
+
+
+def test_a_worker_with_gpus_hears_of_runs_that_want_them(
+    start_worker: Callable[..., Worker], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_DEVICES", "cuda:2")
+    worker = start_worker()
+    runs = [training_run(build, play="count", steps=20, pause=0.05) for _ in range(2)]
+    TrainingRun.objects.update(device="cuda")
+    worker.finish(runs[0])
+    worker.finish(runs[1])
+    assert sorted(run.held["names"] for run in runs) == [["0"], ["1"]]
 
 
 def test_beat_and_the_worker_say_that_they_live(worker: Worker, client: Any) -> None:

@@ -7,10 +7,11 @@ from flywheel.accounts.models.people import Membership, Project, User
 from flywheel.accounts.models.permissions import GRANTS, Permission, Role, Scope, granted
 from flywheel.accounts.models.prices import DevicePrice, ModelPrice
 from flywheel.accounts.models.provider_keys import ProviderKey
-from flywheel.accounts.models.pulses import Pulse
+from flywheel.accounts.models.pulses import Pulse, WorkerDevice
 from flywheel.accounts.models.redaction import RedactionPolicy
 
 __all__ = [
     "GRANTS", "ApiKey", "AuditEntry", "DevicePrice", "LoginAttempt", "Membership", "ModelPrice", "Permission",
-    "Project", "ProviderKey", "Pulse", "RedactionPolicy", "Role", "Scope", "User", "granted",
+    "Project", "ProviderKey", "Pulse", "RedactionPolicy", "Role", "Scope", "User", "WorkerDevice",
+    "granted",
 ]  # fmt: skip

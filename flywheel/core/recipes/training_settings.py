@@ -89,6 +89,12 @@ _ROWS = [
         algorithms=_SHARED, min=1, max=64,
     ),
     Setting(
+        "device", str, "auto",
+        "What it trains on: a worker's CPU, or its GPUs (cuda), one for each process. auto takes GPUs where a worker "
+        "offers them.",
+        choices=("auto", "cpu", "cuda"),
+    ),
+    Setting(
         "learning_rate", float, 1e-3,
         "Right for the reference policy of under a million parameters. Billions want 1e-5 (SFT) or 1e-6 (the "
         "others), ten times that with LoRA.",

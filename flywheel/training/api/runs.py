@@ -148,6 +148,13 @@ class ResumeRunIn(Body):
     """Replaces the run's budget from now on; minutes and tokens already spent still count. Empty for no limit."""
 
 
+class HeldOut(Schema):
+    host: str
+    label: str
+    names: list[str]
+    """As `CUDA_VISIBLE_DEVICES` names GPUs; numbers otherwise."""
+
+
 class RunOut(Schema):
     id: int
     sweep: uuid.UUID | None
@@ -185,11 +192,15 @@ class RunOut(Schema):
     chosen_step: int | None
     """Step whose weights the produced version has, where validation chose them; null for the last step's."""
     attempt: int
+    device: str
+    """Label of the devices that it wants, `cuda` or `cpu`; empty for any."""
+    held: HeldOut | None
+    """The devices that it has, or had last; null before its first start."""
     error_kind: str
     """Kind of the error, in one word."""
     error: str
     message: str
-    """Current activity between steps, for example comparing its data with held-out tasks."""
+    """What it waits for, or does between steps, for example comparing its data with held-out tasks."""
     baseline: int | None = Field(alias="baseline_id")
     """Id of the base's eval on held-out tasks."""
     evaluation: int | None = Field(alias="evaluation_id")
@@ -208,6 +219,10 @@ class RunOut(Schema):
     @staticmethod
     def resolve_stage(row: TrainingRun) -> int | None:
         return row.stage.number if row.stage else None
+
+    @staticmethod
+    def resolve_held(row: TrainingRun) -> dict[str, Any] | None:
+        return row.held or None
 
     @staticmethod
     def resolve_reward(row: TrainingRun) -> dict[str, Any]:

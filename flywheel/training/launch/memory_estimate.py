@@ -15,6 +15,7 @@ from flywheel.core.recipes import memory_forecast
 from flywheel.core.recipes.memory_forecast import Forecast, Lengths, Plan, Proposal, Shapes, UnknownShapes
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
+from flywheel.system import devices
 from flywheel.training.datasets.dataset_builder import open_rows
 from flywheel.training.models import Dataset, TokenPreview, TrainingRun
 
@@ -79,7 +80,7 @@ def expected_memory(
     lengths = _lengths(base, dataset, rows, preview)
     if lengths is None:
         return None, "there are no rows yet"
-    machine = _machine()
+    machine = _machine(settings.get("device", "auto"))
     held_out = task_set.members.filter(split=Split.HELD_OUT).count()
     plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"), held_out, taught)
     found = Memory(memory_forecast.forecast(plan), lengths, preview, machine, None)
@@ -107,10 +108,11 @@ def _shapes_of(pk: int) -> Shapes:
     return Shapes.of(config, tensors)
 
 
-def _machine() -> dict[str, Any]:
-    """The device of the slot, as the newest run that got so far told of it."""
-    told = TrainingRun.objects.exclude(machine={}).order_by("-pk").values_list("machine", flat=True).first()
-    return dict(told or {})
+def _machine(device: str) -> dict[str, Any]:
+    """The device of this label, or any, as the newest run that got so far told of it."""
+    runs = TrainingRun.objects.exclude(machine={})
+    of_label = runs.filter(machine__kind=device) if device in devices.LOCAL else runs
+    return dict(of_label.order_by("-pk").values_list("machine", flat=True).first() or {})
 
 
 def _preview(base: Version, dataset: Dataset) -> TokenPreview | None:

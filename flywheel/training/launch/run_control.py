@@ -20,7 +20,7 @@ from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.models import EvalRun
 from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import dataset_builder
-from flywheel.training.launch import launch_estimate, leak_refusals, reward_lock, run_budgets
+from flywheel.training.launch import device_choice, launch_estimate, leak_refusals, reward_lock, run_budgets
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
 from flywheel.training.launch.teacher_choice import check_teacher
 from flywheel.training.models import Dataset, PipelineStage, Recommendation, TrainingRun
@@ -146,6 +146,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
         "tuning": tuning,
         "settings": settings,
         "seed": seed,
+        "device": device_choice.device_label(settings),
         "budget": run_budgets.check(request.budget),
         "recommendation": recommendation,
         "override_reason": _check_override(request, recommendation),

@@ -1,21 +1,25 @@
-"""Training runs, their events, and what they measured on the way."""
+"""Training runs, the devices that they hold, their events, and what they measured on the way."""
 
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
-from django.db import models
+from django.db import connection, models
 from django.db.models import Q
 from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast
+from django.db.models.functions import Cast, Now
 
 from flywheel.agents.models import Artifact, Version
 from flywheel.core.recipes import ALGORITHMS
-from flywheel.edge.jobs import Job, JobEvent, State
+from flywheel.edge.jobs import Job, JobEvent, State, ownerless
+from flywheel.edge.refusals import NoRoom
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
+from flywheel.system import devices
 from flywheel.training.models.datasets import Dataset
 from flywheel.training.models.pipelines import PipelineStage
 from flywheel.training.models.recommendations import Recommendation
@@ -35,8 +39,10 @@ class TrainingRun(Job):
     """`{"mode": "full"}` or `{"mode": "lora", "rank", "alpha"}`"""
     settings = models.JSONField()
     seed = models.PositiveIntegerField(default=1)
-    slot = models.CharField(max_length=32, default="local-0")
-    """The device it trains on; one run at a time holds it."""
+    device = models.CharField(max_length=8, blank=True)
+    """The label of the devices that it wants, of `system.devices`; empty for any that a worker has itself."""
+    held = models.JSONField(default=dict, blank=True)
+    """The devices that it holds while it runs, and those it held last: `{"host", "label", "names"}`."""
     spec_digest = models.CharField(max_length=64)
     forecast = models.JSONField(default=dict, blank=True)
     """The peak memory and the time of a step as they were forecast at launch (`launch_estimate.expected`); empty where
@@ -79,15 +85,44 @@ class TrainingRun(Job):
 
     cancel_entry = "training.cancel"
     resume_entry = "training.resume"
-
-    class Meta(Job.Meta):
-        constraints = [
-            *Job.Meta.constraints,
-            models.UniqueConstraint(fields=["slot"], condition=Q(state=State.RUNNING), name="trainingrun_one_per_slot"),
-        ]
+    device_column = "device"
 
     def __str__(self) -> str:
         return f"r-{self.pk}"
+
+    def width(self, label: str) -> int:
+        """The number of devices of a label it takes. The processes of a run share the cores, and have a GPU each."""
+        return int(self.settings.get("processes", 1)) if label == "cuda" else 1
+
+    def room(self) -> dict[str, Any]:
+        """Devices of this worker's machine that nobody else holds, to be held by it.
+
+        The devices of a machine and label are handed out in the order of the runs' numbers: one that waits for more of
+        them than are free is overtaken by none that came later, unless the machine will never have as many. Who went
+        silent holds nothing once its lease has run out.
+        """
+        offered, host = devices.offered(), socket.gethostname()
+        for label in [self.device] if self.device else devices.LOCAL:
+            if names := offered.get(label):
+                with connection.cursor() as cursor:  # one claim of these at a time
+                    cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{label} devices of {host}"])
+                return {"held": {"host": host, "label": label, "names": self._take(host, label, names)}}
+        raise NoRoom
+
+    def _take(self, host: str, label: str, names: Sequence[str]) -> list[str]:
+        width, total = self.width(label), len(names)
+        wanted = f"the {devices.WORDS[label][0]}" if total == 1 else f"{width} of the {devices.counted(total, label)}"
+        if width > total:
+            raise NoRoom(f"it waits for a worker with {devices.counted(width, label)}; {host} has {total}")
+        earlier = TrainingRun.objects.filter(ownerless(), device__in=("", label), pk__lt=self.pk)
+        if any(run.width(label) <= total for run in earlier.only("settings")):
+            raise NoRoom(f"it waits behind an earlier run for {wanted} of {host}")
+        others = TrainingRun.objects.filter(held__host=host, held__label=label).exclude(pk=self.pk)
+        held = others.filter(state=State.RUNNING, lease_until__gte=Now()).values_list("held__names", flat=True)
+        free = [name for name in names if name not in set(chain.from_iterable(held))]
+        if width > len(free):
+            raise NoRoom(f"it waits for {wanted} of {host}; {len(free) or 'none'} free")
+        return free[:width]
 
     @classmethod
     def that_made(cls, versions: Iterable[Version | int]) -> "models.QuerySet[TrainingRun]":

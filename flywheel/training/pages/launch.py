@@ -37,6 +37,7 @@ from flywheel.training.models import Dataset, Pipeline, Recommendation, TokenPre
 from flywheel.training.pages import launch_form
 from flywheel.training.pages.launching import hosted_training, stage_forms
 from flywheel.training.pages.runs import run_of
+from flywheel.training.runs import device_queue
 from flywheel.trajectories.annotations.project_buckets import name_of
 
 OFFERED = 50
@@ -175,7 +176,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "validation": _validation(form, task_set),
         **_forecast(form, base, task_set, baseline, data),
         "teachers": _teachers(base, chosen.get("teacher")) if form.known.has_teacher else [],
-        "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
+        "places": device_queue.places(task_set.project),
     }
 
 

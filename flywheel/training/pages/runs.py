@@ -30,6 +30,7 @@ from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
 from flywheel.training.runs import (
     alert_evidence,
+    device_queue,
     kept_checkpoints,
     run_files,
     run_forecasts,
@@ -72,6 +73,7 @@ def index(request: PageRequest) -> HttpResponse:
             "states": State.choices,
             "algorithms": ALGORITHMS.values(),
             "is_empty": not runs.exists(),
+            "places": device_queue.places(request.project),
         },
     )
 
@@ -145,7 +147,8 @@ def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
         "tried": tried_attempts.overview(found),
         "output": run_files.output_tail(found),
         "advice": run_details.failed_advice(found) if found.state == State.FAILED else "",
-        "waits_for": _holder(found),
+        "waiting": device_queue.waiting(found),
+        "places": device_queue.places(found.project) if found.state == State.QUEUED else (),
         "candidate": found.candidates.first(),
     }
 
@@ -230,13 +233,6 @@ def run_of(request: PageRequest, pk: int) -> TrainingRun:
         "audit_override__created_by",
     )
     return get_object_or_404(rows, project=request.project, pk=pk)
-
-
-def _holder(run: TrainingRun) -> TrainingRun | None:
-    """Who has the slot that a queued run waits for, when this project may know."""
-    if run.state != State.QUEUED:
-        return None
-    return TrainingRun.objects.filter(project=run.project, slot=run.slot, state=State.RUNNING).first()
 
 
 cancel = job_pages.cancel(run_of, "training:run", requires(Permission.TRAIN), refusal="Nothing was cancelled")

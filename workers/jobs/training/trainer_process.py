@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,17 @@ def _kill_owner(place: Path) -> None:
         return
 
 
-def start(module: str, place: Path, *told: str, processes: int = 1, broker: str = "") -> subprocess.Popen[bytes]:
+def start(
+    module: str,
+    place: Path,
+    *told: str,
+    processes: int = 1,
+    gpus: Sequence[str] | None = None,
+    broker: str = "",
+) -> subprocess.Popen[bytes]:
     """Start this module on a run directory, in a process that ends with this one, or in several that share the work;
-    it is told these of our environment variables too, and the path of its broker's socket where it has one."""
+    it is told these of our environment variables too, and the path of its broker's socket where it has one, and sees
+    these GPUs alone, or those that we see."""
     shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     with (place / "trainer.log").open("ab") as output:
         return subprocess.Popen(
@@ -68,7 +77,9 @@ def start(module: str, place: Path, *told: str, processes: int = 1, broker: str 
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=_trainer_env(*told) | ({broker_line.VARIABLE: broker} if broker else {}),
+            env=_trainer_env(*told)
+            | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)})
+            | ({broker_line.VARIABLE: broker} if broker else {}),
         )
 
 

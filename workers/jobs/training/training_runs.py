@@ -198,8 +198,14 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path, broker: RunB
         trainer_process.stop_orphan(place)
         module = f"workers.trainers.{recipes.ALGORITHMS[run.algorithm].trainer}"
         told = trainer_process.SERVER if run.settings.get("rollouts") == recipes.VLLM else ()
+        gpus = run.held["names"] if run.held["label"] == "cuda" else []
         trainer = trainer_process.start(
-            module, place, *told, processes=run.settings.get("processes", 1), broker=broker.path if broker else ""
+            module,
+            place,
+            *told,
+            processes=run.settings.get("processes", 1),
+            gpus=gpus,
+            broker=broker.path if broker else "",
         )
         try:
             lease.log(f"trainer started, process {trainer.pid}")

@@ -1,0 +1,47 @@
+"""Devices that a worker offers to training runs, by label.
+
+`cuda` are GPUs, by the names that CUDA_VISIBLE_DEVICES gives them; `cpu` are runs that share the machine's cores, `ray`
+runs that the worker follows on a Ray cluster, both by numbers. No torch is asked: whoever asks shall stay small.
+"""
+
+import os
+from importlib import metadata
+from pathlib import Path
+
+from flywheel.system import env
+
+LABELS = ("cuda", "cpu", "ray")
+"""The first that is there is what a run gets which asks for none, but for Ray, which is asked for by name."""
+LOCAL = LABELS[:2]
+WORDS = {"cuda": ("GPU", "GPUs"), "cpu": ("CPU slot", "CPU slots"), "ray": ("Ray slot", "Ray slots")}
+
+
+def offered() -> dict[str, list[str]]:
+    """The devices of this process's worker, by label. Raises BadSetting."""
+    gpus, asked = _gpus(), env.devices()
+    if asked is None:
+        asked = {"cuda": len(gpus)} if gpus else {"cpu": 1}
+    numbered = [str(number) for number in range(max(asked.values()))]
+    return {
+        label: ((gpus or numbered) if label == "cuda" else numbered)[: asked[label]]
+        for label in LABELS
+        if asked.get(label)
+    }
+
+
+def counted(number: int, label: str) -> str:
+    """A number of devices in words: `1 GPU`, `2 CPU slots`."""
+    return f"{number} {WORDS[label][number != 1]}"
+
+
+def _gpus() -> list[str]:
+    """Names of the GPUs that this process may use; none where torch is the build without CUDA."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name for part in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if (name := part.strip())]
+    try:
+        if metadata.version("torch").endswith("+cpu"):
+            return []
+    except metadata.PackageNotFoundError:
+        return []
+    found = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    return sorted(filter(str.isdigit, found), key=int)
