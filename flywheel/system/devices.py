@@ -20,7 +20,9 @@ def offered() -> dict[str, list[str]]:
     """The devices of this process's worker, by label. Raises BadSetting."""
     gpus, asked = _gpus(), env.devices()
     if asked is None:
-        asked = {"cuda": len(gpus)} if gpus else {"cpu": 1}
+        asked = ({"cuda": len(gpus)} if gpus else {"cpu": 1}) | {"ray": 1}
+    if not env.ray_address():
+        asked = {**asked, "ray": 0}
     numbered = [str(number) for number in range(max(asked.values()))]
     return {
         label: ((gpus or numbered) if label == "cuda" else numbered)[: asked[label]]

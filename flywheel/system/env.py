@@ -82,8 +82,19 @@ VARIABLES = {
         Variable(
             "FLYWHEEL_DEVICES",
             "",
-            "what this worker trains on, such as cpu:1, cuda:4 or several with commas: runs at once on the CPU, GPUs "
-            "to use; empty for the GPUs that are there, else cpu:1",
+            "what this worker trains on, such as cpu:1, cuda:4, ray:2 or several with commas: runs at once on the CPU, "
+            "GPUs to use, runs at once on the Ray cluster; empty for the GPUs that are there, else cpu:1",
+        ),
+        Variable(
+            "FLYWHEEL_RAY_ADDRESS",
+            "",
+            "http://host:port of a Ray cluster's dashboard, whose machines share this Flywheel's code and "
+            "FLYWHEEL_HOME by the same paths; runs may then train there. Empty for none",
+        ),
+        Variable(
+            "FLYWHEEL_RAY_DEVICE",
+            "cpu",
+            "cpu or cuda: whether each process of a run on the Ray cluster asks for a core or for a GPU",
         ),
         Variable(
             "FLYWHEEL_STORY_SEED", "20", "a number from 0 to 999: which customers `make demo` and `make turn` have"
@@ -246,6 +257,22 @@ def _server(value: str) -> str:
 def vllm_url() -> str:
     """The address of the vLLM server, without a slash at its end; empty for none."""
     return _read("FLYWHEEL_VLLM_URL", _server)
+
+
+def ray_address() -> str:
+    """The address of the Ray cluster's dashboard, without a slash at its end; empty for none."""
+    return _read("FLYWHEEL_RAY_ADDRESS", _server)
+
+
+def ray_device() -> str:
+    """`cpu` or `cuda`."""
+
+    def convert(value: str) -> str:
+        if value not in ("cpu", "cuda"):
+            raise ValueError
+        return value
+
+    return _read("FLYWHEEL_RAY_DEVICE", convert)
 
 
 def url() -> str:

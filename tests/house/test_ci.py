@@ -39,13 +39,15 @@ def test_all_is_run_where_there_is_time_and_the_last_lines_count_the_tests(tmp_p
     assert code == 0
     assert made[:4] == ["make check", "make test", "make .venv-serve/.installed", "make test-serve"]
     assert made[-1] == "make test-interop THEIRS=verifiers classic nemo-gym harbor openenv"
-    assert printed[-3:] == [f"==== 3 passed, of {name} ====" for name in ("test", "test-serve", "test-interop")]
+    assert printed[-4:] == [
+        f"==== 3 passed, of {name} ====" for name in ("test", "test-serve", "test-ray", "test-interop")
+    ]
 
 
 def test_what_there_is_no_time_for_is_said_before_the_counts_and_fails_nothing(tmp_path: Path) -> None:
     code, made, printed = run(tmp_path, 100)
     assert (code, made) == (0, ["make check", "make test"])
-    assert "make test-serve: without .venv-serve/.installed, for which there is no time" in printed[-7]
+    assert "make test-serve: without .venv-serve/.installed, for which there is no time" in printed[-8]
     assert printed[-1] == "==== 3 passed, of test ===="
 
 
@@ -60,7 +62,7 @@ def test_what_cannot_be_installed_is_left_out(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("target", ["check", "test-serve", "test-interop"])
+@pytest.mark.parametrize("target", ["check", "test-serve", "test-ray", "test-interop"])
 def test_what_fails_there_fails(tmp_path: Path, target: str) -> None:
     code, _, _ = run(tmp_path, 4000, f"[ $1 != {target} ]")
     assert code != 0

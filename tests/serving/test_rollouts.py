@@ -59,15 +59,15 @@ def test_episodes_of_several_turns_are_sampled_as_the_trainer_would_beside_anoth
     trainer = trainer_process.start("workers.trainers.grpo", run.path, *trainer_process.SERVER)
 
     def ask() -> None:
-        while trainer.poll() is None:
+        while trainer.is_alive():
             said.append([answer.text for answer in engine(server, other).chat(requests(4))])
 
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        assert trainer.wait(300) == 0, (run.path / "trainer.log").read_text()[-3000:]
+        assert trainer.process.wait(300) == 0, (run.path / "trainer.log").read_text()[-3000:]
     finally:
-        trainer_process.end(trainer)
+        trainer.leave()
         asking.join()
     proofs = run.events("proof")
     assert [row["step"] for row in proofs] == [0, 1]

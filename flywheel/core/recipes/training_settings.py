@@ -90,9 +90,9 @@ _ROWS = [
     ),
     Setting(
         "device", str, "auto",
-        "What it trains on: a worker's CPU, or its GPUs (cuda), one for each process. auto takes GPUs where a worker "
-        "offers them.",
-        choices=("auto", "cpu", "cuda"),
+        "What it trains on: a worker's CPU, its GPUs (cuda), one for each process, or the operator's Ray cluster. auto "
+        "takes GPUs where a worker offers them.",
+        choices=("auto", "cpu", "cuda", "ray"),
     ),
     Setting(
         "learning_rate", float, 1e-3,

@@ -3,16 +3,31 @@
 from typing import Any
 
 from flywheel.accounts.models import WorkerDevice
-from flywheel.system import devices
+from flywheel.core import recipes
+from flywheel.edge.refusals import Refused
+from flywheel.system import devices, env
 
 AUTO = "auto"
 
 
 def device_label(settings: dict[str, Any]) -> str:
     """The label of the devices of a run with these settings. Empty where it asks for none and no worker lives to say
-    what there is: then the first that comes takes it."""
+    what there is: then the first that comes takes it. Raises Refused."""
     asked = str(settings.get("device", AUTO))
+    if asked == "ray":
+        _refuse_cluster(settings)
     if asked != AUTO:
         return asked
     alive = set(WorkerDevice.alive().values_list("label", flat=True))
     return next((label for label in devices.LOCAL if label in alive), "")
+
+
+def _refuse_cluster(settings: dict[str, Any]) -> None:
+    if not env.ray_address():
+        raise Refused("no Ray cluster is set; the operator names it by FLYWHEEL_RAY_ADDRESS", field="settings.device")
+    if settings.get("rollouts") == recipes.VLLM:
+        raise Refused(
+            "attempts on a Ray cluster are not sampled by vLLM, since its key would stand in the job; use rollouts "
+            "trainer",
+            field="settings.device",
+        )

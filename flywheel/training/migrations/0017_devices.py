@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('training', '0015_teachers'),
+        ('training', '0016_asked'),
     ]
 
     operations = [

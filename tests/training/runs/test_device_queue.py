@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -58,6 +59,17 @@ def taken(run: TrainingRun) -> list[str] | None:
     return run.held["names"] if lease else None
 
 
+def names(lease: Lease) -> list[str]:
+    assert isinstance(lease.job, TrainingRun)
+    return list(lease.job.held["names"])
+
+
+def place(run: TrainingRun) -> int:
+    found = device_queue.waiting(run)
+    assert found is not None
+    return found.place
+
+
 def test_runs_that_fit_run_side_by_side_each_on_devices_of_its_own(gpus: None, queued: Any) -> None:
     wide, narrow, third = queued("cuda", processes=2), queued("cuda"), queued("cuda")
     assert (taken(wide), taken(narrow), taken(third)) == (["4", "5"], ["6"], None)
@@ -73,11 +85,11 @@ def test_a_wide_run_that_waits_is_not_overtaken(gpus: None, queued: Any) -> None
     assert wide.message == f"it waits for 3 of the 3 GPUs of {HOST}; 2 free"
     assert taken(later) is None
     assert later.message == f"it waits behind an earlier run for 1 of the 3 GPUs of {HOST}"
-    assert [device_queue.waiting(run).place for run in (wide, later)] == [1, 2]
+    assert [place(run) for run in (wide, later)] == [1, 2]
     TrainingRun.objects.filter(pk=first.pk).update(state=State.SUCCEEDED)
     lease = job_queue.claim_next()
     assert lease is not None
-    assert (lease.job, lease.job.held["names"]) == (wide, ["4", "5", "6"])
+    assert (lease.job, names(lease)) == (wide, ["4", "5", "6"])
 
 
 def test_a_run_that_never_fits_here_holds_nobody_up(gpus: None, queued: Any) -> None:
@@ -93,7 +105,7 @@ def test_a_worker_takes_only_what_it_has_devices_for(queued: Any, monkeypatch: p
     assert gpu.message == ""
     lease = job_queue.claim_next()
     assert lease is not None
-    assert (lease.job, lease.job.held["names"]) == (cpu, ["0"])
+    assert (lease.job, names(lease)) == (cpu, ["0"])
     assert job_queue.claim_next() is None
     monkeypatch.setenv("FLYWHEEL_DEVICES", "cpu:0")
     assert taken(queued("")) is None
@@ -126,13 +138,13 @@ def test_two_workers_never_take_the_same_device(gpus: None, queued: Any) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    names = [name for lease in leases if lease for name in lease.job.held["names"]]
-    assert len(names) == len(set(names))
+    taken_names = [name for lease in leases if lease for name in names(lease)]
+    assert len(taken_names) == len(set(taken_names))
 
 
 def test_what_a_worker_offers_is_told_or_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(devices.metadata, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(metadata, "version", lambda _: "2.13.0+cpu")
     assert devices.offered() == {"cpu": ["0"]}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1a, GPU-2b")
     assert devices.offered() == {"cuda": ["GPU-1a", "GPU-2b"]}

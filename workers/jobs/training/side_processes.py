@@ -39,13 +39,13 @@ def result(lease: Lease, module: str, place: Path) -> dict[str, Any]:
     """
     process = trainer_process.start(module, place)
     try:
-        while process.poll() is None:
+        while process.is_alive():
             lease.go_on()
             if lease.lost:
                 raise LeaseLost(f"{lease.job} has another owner")
             time.sleep(POLL_S)
     finally:
-        trainer_process.end(process)
+        process.stop()
     found = trainer_process.result_of(place)
     if found.get("status") != "completed":
         died = f"its process died: {trainer_process.last_words(place)}"

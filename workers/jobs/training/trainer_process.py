@@ -1,4 +1,4 @@
-"""The process that a trainer is: started on a run directory, ended with whoever started it, and its last words."""
+"""Trainers of run directories: what each can do wherever it runs, the process that one is here, and its last words."""
 
 import fcntl
 import json
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from django.conf import settings
 
@@ -21,6 +21,23 @@ SUMMARY = 60
 """Lines within which torchrun's summary ends; what stands before it may be of an earlier start."""
 SERVER = ("FLYWHEEL_VLLM_URL", VLLM_KEY)
 """What a trainer is told whose attempts the vLLM server samples: its address, and its key."""
+
+
+class Trainer(Protocol):
+    """A trainer on a run directory, wherever it runs; the directory says what it has done."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ending(self) -> str: ...
+
+    def is_alive(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+    def leave(self) -> None:
+        """Let go of it, as its owner does in the end: where it may not live without one, it ends."""
 
 
 class TrainingFailed(Exception):
@@ -57,6 +74,42 @@ def _kill_owner(place: Path) -> None:
         return
 
 
+class LocalTrainer:
+    """A process of this machine, which ends with this one."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+
+    @property
+    def name(self) -> str:
+        return f"process {self.process.pid}"
+
+    @property
+    def ending(self) -> str:
+        return model_process.ending(self.process.returncode)
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """Have the process ended, if it has not by itself."""
+        if self.is_alive():
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def leave(self) -> None:
+        self.stop()
+
+
+def command(module: str, place: Path, processes: int, wait_lock: int = 10) -> list[str]:
+    """The command of a trainer, or of several processes that share the work."""
+    shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    many = shared if processes > 1 else []
+    return [sys.executable, "-m", *many, module, str(place), "--wait-lock", str(wait_lock)]
+
+
 def start(
     module: str,
     place: Path,
@@ -64,14 +117,13 @@ def start(
     processes: int = 1,
     gpus: Sequence[str] | None = None,
     broker: str = "",
-) -> subprocess.Popen[bytes]:
+) -> LocalTrainer:
     """Start this module on a run directory, in a process that ends with this one, or in several that share the work;
     it is told these of our environment variables too, and the path of its broker's socket where it has one, and sees
     these GPUs alone, or those that we see."""
-    shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     with (place / "trainer.log").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", *(shared if processes > 1 else []), module, str(place), "--wait-lock", "10"],
+        process = subprocess.Popen(
+            command(module, place, processes),
             cwd=settings.BASE_DIR,
             stdin=subprocess.PIPE,
             stdout=output,
@@ -81,21 +133,13 @@ def start(
             | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)})
             | ({broker_line.VARIABLE: broker} if broker else {}),
         )
+    return LocalTrainer(process)
 
 
 def _trainer_env(*told: str) -> dict[str, str]:
     """Return the environment variables that a trainer may know: no database, no keys but what it is told."""
     passed = model_process.environment("FLYWHEEL_SANDBOX_WITHOUT", *told)  # which layers its verifiers may do without
     return {**passed, "FLYWHEEL_SUPERVISED": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def end(trainer: subprocess.Popen[bytes]) -> None:
-    """Have the process ended, if it has not by itself."""
-    if trainer.poll() is None:
-        os.killpg(trainer.pid, signal.SIGKILL)
-    trainer.wait()
-    assert trainer.stdin is not None
-    trainer.stdin.close()
 
 
 def result_of(place: Path) -> dict[str, Any]:

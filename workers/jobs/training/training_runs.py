@@ -3,21 +3,23 @@ directory, keep what it made.
 
 The trainer knows no database and the database knows no trainer; this is the place between them. A trainer that is
 killed is started again and resumes from its newest checkpoint; one that keeps dying at the same step is given up.
-When this process loses its lease or dies, its trainer ends too (end of its stdin), so nothing trains unowned.
+When this process loses its lease or dies, its trainer ends too (end of its stdin), so nothing trains unowned; one on a
+Ray cluster goes on, and its next owner finds it.
 """
 
+import contextlib
 import errno
 import hashlib
 import json
 import logging
 import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from django.db import InterfaceError, OperationalError
 from django.utils.dateparse import parse_datetime
 
 from flywheel.accounts.actors import Actor
@@ -39,9 +41,9 @@ from flywheel.training.launch.validation_split import named_tasks, validation_ta
 from flywheel.training.models import Point, TrainingRun
 from flywheel.trajectories.formats.values.hostile_json import plain
 from workers.jobs.training import leak_watch, run_broker, trainer_process, training_attempts
+from workers.jobs.training.ray_jobs import RayTrainer
 from workers.jobs.training.run_broker import RunBroker
-from workers.jobs.training.trainer_process import TrainingFailed
-from workers.processes import model_process
+from workers.jobs.training.trainer_process import Trainer, TrainingFailed
 from workers.trainers.run import checkpoints
 
 log = logging.getLogger(__name__)
@@ -195,23 +197,17 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path, broker: RunB
     while True:
         if lease.lost:
             raise LeaseLost(f"{run} has another owner")
-        trainer_process.stop_orphan(place)
-        module = f"workers.trainers.{recipes.ALGORITHMS[run.algorithm].trainer}"
-        told = trainer_process.SERVER if run.settings.get("rollouts") == recipes.VLLM else ()
-        gpus = run.held["names"] if run.held["label"] == "cuda" else []
-        trainer = trainer_process.start(
-            module,
-            place,
-            *told,
-            processes=run.settings.get("processes", 1),
-            gpus=gpus,
-            broker=broker.path if broker else "",
-        )
+        trainer = _start(run, place, broker)
         try:
-            lease.log(f"trainer started, process {trainer.pid}")
+            lease.log(f"trainer started, {trainer.name}")
             spent = _follow(lease, run, place, trainer, broker)
+        except Exception as error:
+            if not isinstance(error, LeaseLost | OperationalError | InterfaceError):  # it is not given to another owner
+                with contextlib.suppress(TrainingFailed):
+                    trainer.stop()
+            raise
         finally:
-            trainer_process.end(trainer)
+            trainer.leave()
         result = trainer_process.result_of(place)
         if result.get("status") == "completed":
             return
@@ -222,7 +218,7 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path, broker: RunB
             lease.finish(State.CANCELLED, **by_budget)
             return
         deaths, died_at = (deaths + 1 if run.done == died_at else 1), run.done
-        how = model_process.ending(trainer.returncode)
+        how = trainer.ending
         if deaths >= MAX_DEATHS:
             words = trainer_process.last_words(place)
             said = f"the trainer died {deaths} times at step {run.done}, the last time {how}: {words}"
@@ -230,13 +226,25 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path, broker: RunB
         lease.log(f"the trainer died, {how}; it resumes from its newest checkpoint", "warning")
 
 
-def _follow(
-    lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Popen[bytes], broker: RunBroker | None
-) -> str:
+def _start(run: TrainingRun, place: Path, broker: RunBroker | None) -> Trainer:
+    """Start the run's trainer on its devices, or find the one that a former owner left on the cluster."""
+    module = f"workers.trainers.{recipes.ALGORITHMS[run.algorithm].trainer}"
+    processes, label = run.settings.get("processes", 1), run.held["label"]
+    if label == "ray":
+        return RayTrainer(f"flywheel-{run}-{run.idempotency_key.hex[:12]}", module, place, processes)
+    trainer_process.stop_orphan(place)
+    told = trainer_process.SERVER if run.settings.get("rollouts") == recipes.VLLM else ()
+    gpus = run.held["names"] if label == "cuda" else []
+    return trainer_process.start(
+        module, place, *told, processes=processes, gpus=gpus, broker=broker.path if broker else ""
+    )
+
+
+def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: Trainer, broker: RunBroker | None) -> str:
     """Read along until the trainer has ended, by itself or asked to. Return which limit of the budget was reached."""
     asked_at, spent = 0.0, ""
     while True:
-        ended = trainer.poll() is not None
+        ended = not trainer.is_alive()
         while _read_events(lease, run, place):
             spent = spent or run_budgets.spent(run)
         training_attempts.store_waiting(lease, run, place)
@@ -251,6 +259,7 @@ def _follow(
             asked_at = time.monotonic()
             lease.log(f"{spent}: asked the trainer to save and stop" if spent else "asked the trainer to save and stop")
         if asked_at and time.monotonic() - asked_at > CANCEL_GRACE_S:
+            trainer.stop()
             lease.log("the trainer did not stop in time and was killed; its newest checkpoint is kept", "warning")
             return spent
         time.sleep(POLL_S)

@@ -35,12 +35,12 @@ def test_two_processes_carry_a_run_out_or_end_with_it(is_ended: bool, base: Path
     if is_ended:
         run.until(lambda run: bool(run.events("step")))
         assert len(processes_of(run)) >= 3, "torchrun and two trainers"
-        trainer_process.end(trainer)
+        trainer.stop()
     else:
-        assert trainer.wait() == 0, (run.path / "trainer.log").read_text()[-3000:]
+        assert trainer.process.wait() == 0, (run.path / "trainer.log").read_text()[-3000:]
         assert run.result["status"] == "completed"
         assert run.events("training_start")[0]["seed"] == 1
-        trainer_process.end(trainer)
+        trainer.leave()
     wait_for(lambda: not processes_of(run), "nothing is left of it")
     assert os.path.exists(run.path / "trainer.log")
 

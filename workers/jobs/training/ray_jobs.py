@@ -1,0 +1,218 @@
+"""Trainers as jobs of a Ray cluster, through the REST interface of Ray Jobs; nothing of Ray is imported.
+
+The job runs the command of a local trainer on the same run directory, which the cluster's machines have by the same
+path; it checks that first. Its id is made of the run and a number, and the cluster refuses an id that it has: so who
+asks twice, or comes after an owner that died, finds the job that is there and follows it on. A job that is over has had
+its turn, and the next start takes the next number. It is told no key and no secret.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import sys
+import time
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from django.conf import settings
+
+from flywheel.core.network.http_exchange import exchange
+from flywheel.system import env
+from workers.jobs.training import trainer_process
+from workers.jobs.training.trainer_process import TrainingFailed
+
+LOOK_EVERY_S = 2.0
+CALL_S = 10.0
+"""Time that the cluster may take for one answer."""
+AWAY_S = 300.0
+"""Time that a cluster may be away before a run that wants it fails."""
+SETTLE_S = 60.0
+"""Time that a file which another machine has written may take to be seen here."""
+LOCK_S = 60
+OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+LOST = "LOST"
+"""Our word for a job that the cluster had and has no more, as after a restart of its head."""
+NOTICE = "flywheel: "
+PASSED = ("FLYWHEEL_MODEL_MEMORY", "FLYWHEEL_SANDBOX_WITHOUT")
+
+
+class Away(Exception):
+    """The cluster did not answer, or with an error of its own."""
+
+
+class RayTrainer:
+    """A trainer on a run directory that is a job of the cluster. `key` is the run's, the same for every owner."""
+
+    def __init__(self, key: str, module: str, place: Path, processes: int = 1) -> None:
+        self.key, self.module, self.place, self.processes = key, module, place, processes
+        self.number, self.status, self.message = 1, "", ""
+        self._heard = time.monotonic()
+        self._next = 0.0
+        (place / "trainer.log").touch()
+
+    @property
+    def job(self) -> str:
+        return f"{self.key}-a{self.number}"
+
+    @property
+    def name(self) -> str:
+        return f"Ray job {self.job}"
+
+    @property
+    def ending(self) -> str:
+        """The way it ended, in words."""
+        return f"as {self.name}, which is {self.status}: {self.message or 'Ray gives no reason'}"
+
+    def is_alive(self) -> bool:
+        """Whether it runs or waits to. It is begun here, where it is not there yet. Raises TrainingFailed."""
+        if self.status not in (*OVER, LOST) and time.monotonic() >= self._next:
+            try:
+                self._look()
+                self._heard = time.monotonic()
+            except Away as error:
+                if time.monotonic() - self._heard > AWAY_S:
+                    raise TrainingFailed("ray_away", self._away(error)) from error
+            self._next = time.monotonic() + (LOOK_EVERY_S if self.status else 0.0)
+        if self.status == "FAILED":
+            self._explain()
+        return self.status not in (*OVER, LOST) or not self._is_seen()
+
+    def stop(self) -> None:
+        """Have the job ended. Raises TrainingFailed where the cluster does not confirm it."""
+        deadline = time.monotonic() + AWAY_S / 5
+        problem: Exception | None = None
+        while time.monotonic() < deadline:
+            try:
+                found = self._found()
+                if found is None or found["status"] in OVER:
+                    self.status = found["status"] if found else LOST
+                    return
+                self._call("POST", f"/api/jobs/{quote(self.job)}/stop")
+            except Away as error:
+                problem = error
+            time.sleep(0.5)
+        raise TrainingFailed("ray_away", f"{self.name} was not stopped; {self._away(problem or 'it goes on')}")
+
+    def leave(self) -> None:
+        """Leave the job to the next owner, who finds it by its id."""
+
+    def _look(self) -> None:
+        found, is_asked_to_stop = self._found(), (self.place / "CANCEL").exists()
+        if found is None and self.status:
+            self.status, self.message = LOST, "the cluster knows it no more"
+        elif found is None and is_asked_to_stop:
+            self.status = "STOPPED"
+        elif found is None:
+            self._submit()
+        elif not self.status and found["status"] in OVER and not self._is_complete():
+            self.number += 1
+        else:
+            self.status, self.message = found["status"], str(found.get("message") or "")[:500]
+            if self.status == "PENDING" and is_asked_to_stop:
+                self._call("POST", f"/api/jobs/{quote(self.job)}/stop")
+
+    def _found(self) -> dict[str, Any] | None:
+        """The cluster's word on the job; None where it knows none. Raises Away."""
+        code, body = self._call("GET", f"/api/jobs/{quote(self.job)}")
+        if code == 404:
+            return None
+        try:
+            found = json.loads(body)
+            return {"status": str(found["status"]), "message": found.get("message")}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Away(f"it answers {code} {body[:200]!r}, which is not Ray's") from error
+
+    def _submit(self) -> None:
+        device = env.ray_device()
+        passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+        body = {
+            "submission_id": self.job,
+            "entrypoint": self._command(),
+            "entrypoint_num_cpus": self.processes,
+            "entrypoint_num_gpus": self.processes if device == "cuda" else 0,
+            "runtime_env": {
+                "env_vars": {
+                    "PYTHONUNBUFFERED": "1",
+                    **passed,
+                    **({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
+                }
+            },
+            "metadata": {"flywheel_run": self.place.name},
+        }
+        code, answer = self._call("POST", "/api/jobs/", body)
+        text = answer.decode(errors="replace")
+        if code >= 400 and "already exists" not in text:
+            raise TrainingFailed("ray_refused", f"Ray refuses {self.job} with {code}: {text[:500]}")
+        self.status = "PENDING"
+
+    def _command(self) -> str:
+        """The job's shell command: look whether code and directory are the ones that we see, then train."""
+        spec, code = self.place / "spec.json", settings.BASE_DIR
+        seen = hashlib.sha256(spec.read_bytes()).hexdigest()
+        ours = trainer_process.command(self.module, self.place, self.processes, wait_lock=LOCK_S)
+        checks = {
+            f"cd {_quoted(code)} && test -x {_quoted(sys.executable)}": f"{sys.executable} and {code} are not on this "
+            "machine; install Flywheel there by the same paths",
+            f"echo {_quoted(f'{seen}  {spec}')} | sha256sum --check --status": f"{spec} is not on this machine as it "
+            "is on the worker; share FLYWHEEL_HOME by the same path",
+        }
+        lines = [f"{check} || {{ echo {_quoted(NOTICE + why)}; exit 66; }}" for check, why in checks.items()]
+        return "\n".join([*lines, f"exec {shlex.join(ours)} >> {_quoted(self.place / 'trainer.log')} 2>&1"])
+
+    def _explain(self) -> None:
+        """Raise TrainingFailed where a job that failed said that it cannot work there at all."""
+        try:
+            log = json.loads(self._call("GET", f"/api/jobs/{quote(self.job)}/logs")[1])["logs"]
+            lines = [line for line in str(log).splitlines() if line.strip()]
+        except (Away, ValueError, KeyError, TypeError):
+            return
+        for line in lines:
+            if line.startswith(NOTICE):
+                raise TrainingFailed("ray_storage", line.removeprefix(NOTICE)[:1000])
+        if lines:
+            self.message = f"{self.message.splitlines()[0] if self.message else 'FAILED'} {lines[-1]}"[:500]
+
+    def _is_complete(self) -> bool:
+        return bool(trainer_process.result_of(self.place).get("status") == "completed")
+
+    def _is_seen(self) -> bool:
+        """Whether the result of a job that succeeded has come here. Raises TrainingFailed where it does not."""
+        if self.status != "SUCCEEDED" or (self.place / "result.json").exists():
+            return True
+        if time.monotonic() - self._heard > SETTLE_S:
+            raise TrainingFailed(
+                "ray_storage", f"{self.name} succeeded, and left no result here; share FLYWHEEL_HOME with the cluster"
+            )
+        return False
+
+    def _away(self, problem: object) -> str:
+        minutes = f"{AWAY_S / 60:.0f} minutes"
+        return (
+            f"the Ray cluster at {env.ray_address() or 'FLYWHEEL_RAY_ADDRESS, which is not set,'} has not answered for "
+            f"{minutes}: {problem}. Resume the run when it does; it goes on with its job {self.job}, if that still runs"
+        )
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
+        """Status below 500, and body. Raises Away for all else."""
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            reply, answer = exchange(
+                method,
+                env.ray_address() + path,
+                content,
+                {"Content-Type": "application/json"},
+                connect_s=CALL_S / 2,
+                deadline=time.monotonic() + CALL_S,
+            )
+        except (OSError, HTTPException, ValueError) as error:
+            raise Away(str(error) or type(error).__name__) from error
+        if reply.status >= 500 and b"already exists" not in answer:
+            raise Away(f"it answers {reply.status}: {answer[:300].decode(errors='replace')}")
+        return reply.status, answer
+
+
+def _quoted(value: object) -> str:
+    return shlex.quote(str(value))
