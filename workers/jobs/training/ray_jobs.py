@@ -86,7 +86,7 @@ class RayTrainer:
         problem: Exception | None = None
         while time.monotonic() < deadline:
             try:
-                found = self._found()
+                found = self._ask()
                 if found is None or found["status"] in OVER:
                     self.status = found["status"] if found else LOST
                     return
@@ -100,7 +100,7 @@ class RayTrainer:
         """Leave the job to the next owner, who finds it by its id."""
 
     def _look(self) -> None:
-        found, is_asked_to_stop = self._found(), (self.place / "CANCEL").exists()
+        found, is_asked_to_stop = self._ask(), (self.place / "CANCEL").exists()
         if found is None and self.status:
             self.status, self.message = LOST, "the cluster knows it no more"
         elif found is None and is_asked_to_stop:
@@ -114,7 +114,7 @@ class RayTrainer:
             if self.status == "PENDING" and is_asked_to_stop:
                 self._call("POST", f"/api/jobs/{quote(self.job)}/stop")
 
-    def _found(self) -> dict[str, Any] | None:
+    def _ask(self) -> dict[str, Any] | None:
         """The cluster's word on the job; None where it knows none. Raises Away."""
         code, body = self._call("GET", f"/api/jobs/{quote(self.job)}")
         if code == 404:

@@ -57,7 +57,7 @@ def test_a_job_is_submitted_once_and_adopted_by_whoever_comes_next(ray: Cluster,
 
 def test_two_that_submit_at_once_make_one_job(ray: Cluster, start: Any) -> None:
     late = start()
-    late._found = lambda: None  # it looked before the other's job was there
+    late._ask = lambda: None  # it looked before the other's job was there
     assert start().is_alive()
     assert late.is_alive()
     assert len(ray.asked) == 1
@@ -136,7 +136,7 @@ def test_a_cluster_that_is_away_for_a_while_is_waited_for_and_then_named(
 
 def test_what_ray_refuses_is_told(ray: Cluster, start: Any) -> None:
     trainer = start()
-    trainer._found = lambda: None
+    trainer._ask = lambda: None
     ray.trouble = 403
     with pytest.raises(TrainingFailed, match="Ray refuses flywheel-r-7-ab-a1 with 403: no"):
         trainer.is_alive()

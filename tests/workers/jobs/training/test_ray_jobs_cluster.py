@@ -83,7 +83,7 @@ def test_a_run_trains_on_ray_and_the_same_again_is_the_same_job(
     run = Directory(tmp_path / "r-1", base, steps=2)
     first, second = (RayTrainer("flywheel-r-1", "workers.trainers.sft", run.path) for _ in range(2))
     assert first.is_alive()
-    monkeypatch.setattr(first, "_found", lambda: None)  # as if it had not heard that its job was taken
+    monkeypatch.setattr(first, "_ask", lambda: None)  # as if it had not heard that its job was taken
     first.status = ""
     assert first.is_alive(), "Ray refuses the id, so the job is there"
     wait_for(lambda: not second.is_alive(), "the other owner follows it to its end")
