@@ -1,33 +1,41 @@
 """The devices that a run wants: those that its settings name, or the best that a worker has now."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from flywheel.accounts.models import WorkerDevice
 from flywheel.core import recipes
 from flywheel.edge.refusals import Refused
+from flywheel.environments.models import TaskSet
 from flywheel.system import devices, env
+from flywheel.training.launch.launch_estimate import expected_questions
 
-AUTO = "auto"
+AUTO, RAY = "auto", "ray"
 
 
 def device_label(settings: dict[str, Any]) -> str:
     """The label of the devices of a run with these settings. Empty where it asks for none and no worker lives to say
-    what there is: then the first that comes takes it. Raises Refused."""
+    what there is: then the first that comes takes it."""
     asked = str(settings.get("device", AUTO))
-    if asked == "ray":
-        _refuse_cluster(settings)
     if asked != AUTO:
         return asked
     alive = set(WorkerDevice.alive().values_list("label", flat=True))
     return next((label for label in devices.LOCAL if label in alive), "")
 
 
-def _refuse_cluster(settings: dict[str, Any]) -> None:
+def refuse_cluster(algorithm: str, settings: dict[str, Any], task_sets: Sequence[TaskSet]) -> None:
+    """Raise Refused where a run cannot train on the Ray cluster."""
     if not env.ray_address():
         raise Refused("no Ray cluster is set; the operator names it by FLYWHEEL_RAY_ADDRESS", field="settings.device")
     if settings.get("rollouts") == recipes.VLLM:
         raise Refused(
             "attempts on a Ray cluster are not sampled by vLLM, since its key would stand in the job; use rollouts "
             "trainer",
+            field="settings.device",
+        )
+    if expected_questions(algorithm, settings, task_sets, None):
+        raise Refused(
+            "its judges and tool servers are asked by the worker, which a job on a Ray cluster does not reach; train "
+            "on another device",
             field="settings.device",
         )

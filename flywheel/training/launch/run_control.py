@@ -131,11 +131,14 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     base, task_set, seed = request.base, request.task_set, request.seed
     baseline = _check_base(base, task_set)
     check_teacher(algorithm, base, request.teacher)
-    _refuse_turns(algorithm, (request.dataset and request.dataset.task_sets) or [task_set])
+    task_sets = (request.dataset and request.dataset.task_sets) or [task_set]
+    _refuse_turns(algorithm, task_sets)
     tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
     settings = check_settings(algorithm, base, tuning, request.settings)
     if settings.get("rollouts") == recipes.VLLM:
         _refuse_server(base, tuning, settings)
+    if settings["device"] == device_choice.RAY:
+        device_choice.refuse_cluster(request.algorithm, settings, task_sets)
     if request.has_all_settings:
         settings = {name: settings[name] for name in request.settings}
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:

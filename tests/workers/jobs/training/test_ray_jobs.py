@@ -182,9 +182,12 @@ def test_a_run_trains_there_under_another_owner_too(
 
 
 def test_a_launch_without_a_cluster_or_with_vllm_is_refused(ray: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device_choice.device_label({"device": "ray"}) == "ray"
+    device_choice.refuse_cluster("sft", {}, [])
     with pytest.raises(Refused, match="its key would stand in the job"):
-        device_choice.device_label({"device": "ray", "rollouts": "vllm"})
+        device_choice.refuse_cluster("grpo", {"rollouts": "vllm"}, [])
+    monkeypatch.setattr(device_choice, "expected_questions", lambda *_: "judgements")
+    with pytest.raises(Refused, match="which a job on a Ray cluster does not reach"):
+        device_choice.refuse_cluster("grpo", {}, [])
     monkeypatch.delenv("FLYWHEEL_RAY_ADDRESS")
     with pytest.raises(Refused, match="no Ray cluster is set"):
-        device_choice.device_label({"device": "ray"})
+        device_choice.refuse_cluster("sft", {}, [])
