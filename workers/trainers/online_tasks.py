@@ -50,7 +50,7 @@ def build(
     """TRL's trainer, ready to learn from the run's attempts, and these. Raises TrainingError."""
     spec = run.spec
     tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train])
-    judge = Judge(env)
+    judge = Judge(env, spec.reward)
     rewards = Rewards(judge, tasks, spec.seed, Penalties.of(spec.settings))
     curriculum = Curriculum(run.path / checkpoints.PLACE) if spec.settings.get("curriculum") else None
     batches = -(-spec.settings["steps"] // spec.settings["num_iterations"])

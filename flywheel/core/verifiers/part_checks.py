@@ -100,6 +100,14 @@ def state(where: str, settings: dict[str, Any]) -> None:
         settings["tables"] = [name.strip() for name in tables.split(",") if name.strip()]
 
 
+def length(where: str, settings: dict[str, Any]) -> None:
+    free, most = settings["free"], settings["most"]
+    if free < 0:
+        raise VerifierError(f"{where}.free: {free:g} is below 0")
+    if most <= free:
+        raise VerifierError(f"{where}.most: {most:g} is not above the {free:g} tokens that are free")
+
+
 def python(where: str, settings: dict[str, Any]) -> None:
     if problem := _source_problem(settings["source"]):
         raise VerifierError(f"{where}.source: {problem}")

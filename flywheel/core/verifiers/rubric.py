@@ -7,6 +7,10 @@ environment's own verifier calls unsafe; what could still be asked is then not a
 score leaves the attempt unscored, with its cause, and so does an own verifier that cannot tell harm. Parts of the
 environment's own verdict are reported too, so that metrics such as valid output go on; a part of the rubric with the
 same name takes its place.
+
+A reward recipe, `{"kind": "reward", "parts": […]}`, is a rubric from which a run learns. The task's own verifier,
+rubric or not, is its part `environment`. Beside parts that judge it may have some with `"shapes": true`: these make no
+part of the score, and are added to the reward times their weight, which may be below 0 (`shaping`).
 """
 
 import re
@@ -18,15 +22,17 @@ from flywheel.core.digests import canonical
 from flywheel.core.verifiers import PASS, Verdict, VerifierError, checked, unscored
 from flywheel.core.verifiers.judge_prompts import part_digest
 from flywheel.core.verifiers.rubric_parts import Case, Setting, judge
-from flywheel.core.verifiers.text_parts import PARTS
+from flywheel.core.verifiers.shaping_parts import PARTS
 
 KIND = "rubric"
+REWARD = "reward"
+"""The kind of a reward recipe."""
 MOST_PARTS = 30
 LONGEST_TEXT = 2000
 LONGEST_SOURCE = 64 * 1024
 LONGEST_PROSE = 20_000
 LARGEST_NUMBER = 1e300
-COMMON = ("name", "type", "weight", "required")
+COMMON = ("name", "type", "weight", "required", "shapes")
 
 _WANTED = {"number": "a number", "json": "JSON", "flag": "true or false"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -40,6 +46,8 @@ class Part:
     weight: float
     is_required: bool
     settings: Mapping[str, Any]
+    shapes: bool = False
+    """Whether it is added to a reward, and says nothing of whether the attempt is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,19 @@ class Rubric:
 
     @property
     def weights(self) -> dict[str, float]:
-        return {part.name: part.weight for part in self.parts if part.weight}
+        """Of the parts that make up the score."""
+        return {part.name: part.weight for part in self.parts if part.weight and not part.shapes}
+
+    @property
+    def shaping(self) -> dict[str, float]:
+        """Weights of what is added to a reward, beside the score."""
+        return {part.name: part.weight for part in self.parts if part.shapes}
+
+    @property
+    def is_own_verdict(self) -> bool:
+        """Whether it passes exactly what the environment's own verifier passes."""
+        judging = [part for part in self.parts if not part.shapes]
+        return [(part.type, dict(part.settings)) for part in judging] == [("environment", {})]
 
     @property
     def needs(self) -> frozenset[str]:
@@ -58,13 +78,16 @@ class Rubric:
     def verdict(self, case: Case) -> Verdict:
         scores: dict[str, float | None] = dict(case.own.parts)
         scores |= {part.name: None for part in self.parts}
-        if case.own.parts.get("unsafe") or case.own.parts.get("form") == 0:
-            return Verdict(0.0, case.own.reason, scores)
-        if case.own.score is None:  # whether it did harm cannot be told
-            return Verdict(None, case.own.reason, scores, case.own.cause)
+        is_settled = bool(case.own.parts.get("unsafe")) or case.own.parts.get("form") == 0
+        if case.own.score is None and not is_settled:
+            return Verdict(None, case.own.reason, scores, case.own.cause)  # whether it did harm cannot be told
         found: dict[str, Verdict] = {}
-        # What runs elsewhere is asked last, and not at all once the score is settled.
-        for part in sorted(self.parts, key=lambda part: bool(PARTS[part.type].runner)):
+        # What shapes comes first, for a wrong attempt may be too long as well. What runs elsewhere is asked last, and
+        # not at all once the score is settled.
+        ordered = sorted(self.parts, key=lambda part: (bool(PARTS[part.type].runner), not part.shapes))
+        for part in ordered:
+            if is_settled and (PARTS[part.type].runner or not part.shapes):
+                continue
             verdict = found[part.name] = _judged(part, case)
             scores[part.name] = verdict.score
             for name, score in verdict.parts.items():
@@ -72,17 +95,19 @@ class Rubric:
                     scores[f"{part.name}.{name}"] = score
             if part.is_required and verdict.success is False:
                 return Verdict(0.0, f"{part.name}: {verdict.reason}", scores)
+        if is_settled:
+            return Verdict(0.0, case.own.reason, scores)
         for part in self.parts:
             verdict = found[part.name]
             if verdict.score is None and (part.weight or part.is_required):
                 return Verdict(None, f"{part.name}: {verdict.reason}", scores, verdict.cause)
         total = sum(self.weights.values())
-        score = sum(part.weight * (found[part.name].score or 0.0) for part in self.parts) / total
+        score = sum(weight * (found[name].score or 0.0) for name, weight in self.weights.items()) / total
         return Verdict(min(score, PASS), self._reason(found), scores)
 
     def _reason(self, found: Mapping[str, Verdict]) -> str:
-        short = [part.name for part in self.parts if part.weight and not found[part.name].success]
-        said = [f"{name}: {found[name].reason}" for name in short or [part.name for part in self.parts if part.weight]]
+        short = [name for name in self.weights if not found[name].success]
+        said = [f"{name}: {found[name].reason}" for name in short or self.weights]
         return "; ".join(said)[:2000]
 
 
@@ -99,7 +124,7 @@ def is_rubric(spec: Mapping[str, Any]) -> bool:
 
 def needs(spec: Mapping[str, Any]) -> frozenset[str]:
     """The runners that a verifier's own parts need, whatever its environment does. Raises VerifierError."""
-    return read(spec).needs if is_rubric(spec) else frozenset()
+    return read(spec).needs if spec.get("kind") in (KIND, REWARD) else frozenset()
 
 
 def judges(spec: Mapping[str, Any]) -> dict[str, Part]:
@@ -113,56 +138,69 @@ def read(spec: Mapping[str, Any]) -> Rubric:
     for name in spec:
         if name not in ("kind", "parts"):
             raise VerifierError(f"{name}: a rubric has no such field, only kind and parts")
+    may_shape = spec.get("kind") == REWARD
     rows = spec.get("parts")
     if not isinstance(rows, list) or not rows:
         raise VerifierError("parts: expected a list of at least one part")
     if len(rows) > MOST_PARTS:
         raise VerifierError(f"parts: {len(rows)} are too many; {MOST_PARTS} are the most")
-    parts = tuple(_part(f"parts.{number}", row) for number, row in enumerate(rows))
+    parts = tuple(_part(f"parts.{number}", row, may_shape) for number, row in enumerate(rows))
     for number, part in enumerate(parts):
         if part.name in [before.name for before in parts[:number]]:
             raise VerifierError(f"parts.{number}.name: {part.name!r} is the name of an earlier part")
         if part.type == "judge" and part.settings in [before.settings for before in parts[:number]]:
             raise VerifierError(f"parts.{number}.criteria: an earlier part asks the very same; give that more votes")
-    if not any(part.weight for part in parts):
-        raise VerifierError("parts: at least one weight must be above 0, or every attempt would score the same")
+    if not any(part.weight for part in parts if not part.shapes):
+        wanted = "at least one weight of a part that judges" if may_shape else "at least one weight"
+        raise VerifierError(f"parts: {wanted} must be above 0, or every attempt would score the same")
     return Rubric(parts)
 
 
-def _part(where: str, row: Any) -> Part:
+def _part(where: str, row: Any, may_shape: bool) -> Part:
     if not isinstance(row, Mapping):
         raise VerifierError(f"{where}: expected an object")
     kind = row.get("type")
-    if not isinstance(kind, str) or kind not in PARTS:
-        raise VerifierError(f"{where}.type: {kind!r} is unknown; use one of {', '.join(PARTS)}")
+    known = [name for name, type_ in PARTS.items() if may_shape or not type_.only_shapes]
+    if not isinstance(kind, str) or kind not in known:
+        raise VerifierError(f"{where}.type: {kind!r} is unknown; use one of {', '.join(known)}")
     name = row.get("name", kind)
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in ("unsafe", "form"):
         raise VerifierError(
             f"{where}.name: {str(name)[:60]!r} is not of the form right_tool (small letters, digits and _, not unsafe, "
             "not form)"
         )
-    weight = row.get("weight", 1)
+    shapes, required = (_flag(where, row, field) for field in ("shapes", "required"))
+    if shapes and not may_shape:
+        raise VerifierError(f"{where}.shapes: a verifier judges; what shapes a reward stands in a reward recipe")
+    shapes |= PARTS[kind].only_shapes
+    if shapes and required:
+        raise VerifierError(f"{where}.required: what only shapes a reward cannot be required")
+    weight, least = row.get("weight", 1), -1000 if shapes else 0
     _number(f"{where}.weight", weight)
-    if not 0 <= weight <= 1000:
-        raise VerifierError(f"{where}.weight: {weight!r} is not from 0 to 1000")
-    required = row.get("required", False)
-    if not isinstance(required, bool):
-        raise VerifierError(f"{where}.required: {required!r} is neither true nor false")
-    known = PARTS[kind].settings
+    if not least <= weight <= 1000:
+        raise VerifierError(f"{where}.weight: {weight!r} is not from {least} to 1000")
+    own = PARTS[kind].settings
     settings: dict[str, Any] = {}
     for key, value in row.items():
         if key in COMMON:
             continue
-        if key not in known:
-            raise VerifierError(f"{where}.{key}: a part of type {kind} has no such setting, only {', '.join(known)}")
-        settings[key] = _setting(f"{where}.{key}", known[key], value)
-    for key, setting in known.items():
+        if key not in own:
+            raise VerifierError(f"{where}.{key}: a part of type {kind} has no such setting, only {', '.join(own)}")
+        settings[key] = _setting(f"{where}.{key}", own[key], value)
+    for key, setting in own.items():
         if setting.kind == "choice":
             settings.setdefault(key, next(iter(setting.choices)))
         elif setting.is_required and key not in settings:
             raise VerifierError(f"{where}.{key}: expected {_WANTED.get(setting.kind, 'a text')}")
     PARTS[kind].check(where, settings)
-    return Part(name, kind, float(weight), required, settings)
+    return Part(name, kind, float(weight), required, settings, shapes)
+
+
+def _flag(where: str, row: Mapping[str, Any], field: str) -> bool:
+    value = row.get(field, False)
+    if not isinstance(value, bool):
+        raise VerifierError(f"{where}.{field}: {value!r} is neither true nor false")
+    return value
 
 
 def _setting(where: str, setting: Setting, value: Any) -> Any:

@@ -65,6 +65,8 @@ class Case:
     difference: Callable[[], tuple[Counter[Any], Counter[Any]]] | None
     """Changes of the state that were wanted and that were made, where the environment keeps a state."""
     runners: Runners
+    tokens: int | None = None
+    """How many the policy wrote; None where nobody counted them."""
 
 
 class NoTarget(Exception):
@@ -85,6 +87,8 @@ class PartType:
     check: Check
     """Raises VerifierError where the settings, each right by itself, do not go together; may put them in order."""
     judge: Judge
+    only_shapes: bool = False
+    """Whether it says nothing of right and wrong, and stands in reward recipes alone."""
 
 
 PARTS: dict[str, PartType] = {}
@@ -99,11 +103,12 @@ def part(
     *,
     runner: str = "",
     check: Check = part_checks.nothing,
+    only_shapes: bool = False,
 ) -> Callable[[Judge], Judge]:
     """Register the function below it as the type of part of this name."""
 
     def register(judge: Judge) -> Judge:
-        PARTS[name] = PartType(label, description, settings, runner, check, judge)
+        PARTS[name] = PartType(label, description, settings, runner, check, judge, only_shapes)
         return judge
 
     return register

@@ -40,6 +40,8 @@ class PartTypeOut(Schema):
     description: str
     needs: str
     """Requirements beyond pure code: `python` for a worker's sandbox, `judge` for an endpoint; usually empty."""
+    only_shapes: bool
+    """It judges nothing and is available in reward recipes only."""
     settings: list[SettingOut]
 
 
@@ -114,6 +116,7 @@ def list_verifier_parts(request: HttpRequest) -> dict[str, Any]:
             "label": kind.label,
             "description": kind.description,
             "needs": kind.runner,
+            "only_shapes": kind.only_shapes,
             "settings": [
                 {**asdict(each), "name": key, "choices": list(each.choices)} for key, each in kind.settings.items()
             ],

@@ -3,6 +3,9 @@
 The rewards that TRL adds up always equal the verifier's own score, less what harm and an unreadable form cost: a
 verdict that overrules its parts (unsafe: 0) overrules the rewards too. An attempt that was not scored has no reward
 (None), never 0.
+
+With a reward recipe (`core.verifiers.rubric`) a run learns from what its parts make of an attempt on which the verifier
+has spoken. Evaluations and what is kept of attempts stay the verifier's.
 """
 
 import json
@@ -16,8 +19,10 @@ from flywheel.core import digests
 from flywheel.core.envs import Environment, Task, episode
 from flywheel.core.envs.policy_rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.envs.wrappers.mixed_environment import grouped
-from flywheel.core.traces import Message
-from flywheel.core.verifiers import Verdict
+from flywheel.core.envs.wrappers.rubric_environment import case_of
+from flywheel.core.traces import Message, Trace
+from flywheel.core.verifiers import Verdict, one_by_one
+from flywheel.core.verifiers.rubric import Rubric
 from workers.judging import attempt_verdicts, broker_line
 from workers.trainers.run.run_directory import Run
 from workers.trainers.run.run_failures import TrainingError
@@ -35,9 +40,10 @@ class Judge:
     """Verdicts over attempts, each given once however often the policy makes it. One without a score holds for its step
     alone: what was too slow or crashed need not be so again."""
 
-    def __init__(self, env: Environment) -> None:
-        self.env = env
+    def __init__(self, env: Environment, recipe: Rubric | None = None) -> None:
+        self.env, self.recipe = env, recipe
         self._verdicts: dict[tuple[str, str], Verdict] = {}
+        self._earned: dict[tuple[str, str, int], Verdict] = {}
         self._dead_steps = 0
 
     def verdicts(self, rollouts: Sequence[Rollout]) -> list[Verdict]:
@@ -53,6 +59,30 @@ class Judge:
         _refuse_lost()
         self._verdicts |= {key: verdict for key, verdict in found.items() if verdict.score is not None}
         return [found[key] if key in found else self._verdicts[key] for key in keys]
+
+    def earned(self, rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Return what is learnt from attempts with these verdicts, in order: what the recipe makes of them; without one
+        the verdicts themselves. One without a score has none here."""
+        if self.recipe is None:
+            return list(verdicts)
+        keys = [(*_key(rollout), rollout.tokens_out) for rollout in rollouts]
+        if len(self._earned) + len(keys) > _REMEMBERED:
+            self._earned.clear()
+        each = zip(keys, zip(rollouts, verdicts, strict=True), strict=True)
+        new = {key: pair for key, pair in each if key not in self._earned}
+        do = attempt_verdicts.at_once if self.recipe.needs else one_by_one
+        found = dict(zip(new, do(lambda pair: self._by_recipe(*pair), list(new.values())), strict=True))
+        self._earned |= {key: verdict for key, verdict in found.items() if verdict.score is not None}
+        return [found[key] if key in found else self._earned[key] for key in keys]
+
+    def _by_recipe(self, rollout: Rollout, verdict: Verdict) -> Verdict:
+        assert self.recipe is not None
+        if verdict.score is None:
+            return verdict
+        ((_, env, _),) = grouped(self.env, [rollout], lambda item: item.task)
+        trace = Trace.from_messages("", rollout.messages)
+        runners = broker_line.runners()
+        return self.recipe.verdict(case_of(env, rollout.task, trace, verdict, runners, rollout.tokens_out))
 
     def unscored(self, verdicts: Sequence[Verdict]) -> float:
         """The share of a step's verdicts without a score. Raises TrainingError when steps on end have only such."""
@@ -96,17 +126,21 @@ INVALID = "invalid_form"
 
 
 class Rewards:
-    """The worth of verdicts in training, part by part.
+    """The worth of verdicts in training, part by part: of those that `Judge.earned` gives.
 
-    Parts that do not count weigh 0, and what is penalised less: scores lie in [0, 1], rewards reach below it.
+    Parts that do not count weigh 0, and what is penalised less: scores lie in [0, 1], rewards reach below it, and what
+    a recipe adds reaches beyond.
     """
 
     def __init__(self, judge: Judge, tasks: Sequence[Task], seed: int, penalties: Penalties = NO_PENALTIES) -> None:
-        weights: Mapping[str, float] = getattr(judge.env, "weights", {}) or {"score": 1.0}
+        recipe = judge.recipe
+        own: Mapping[str, float] = getattr(judge.env, "weights", {})
+        weights = (recipe.weights if recipe else own) or {"score": 1.0}
         total = sum(weights.values())
         parts = {part: weight / total for part, weight in weights.items()}
         parts |= {part: 0.0 for part in _parts(judge, tasks, seed) if part not in parts}
         self._shares = {part: weight for part, weight in parts.items() if weight}
+        parts |= recipe.shaping if recipe else {}
         if "unsafe" in parts:
             parts["unsafe"] -= penalties.unsafe
         if penalties.invalid and parts.keys() & FORMS:
@@ -143,7 +177,8 @@ def _parts(judge: Judge, tasks: Sequence[Task], seed: int) -> Sequence[str]:
     reason = "there are no tasks"
     for task in tasks:
         try:
-            (verdict,) = judge.verdicts([_right(judge.env, task, seed)])
+            right = [_right(judge.env, task, seed)]
+            (verdict,) = judge.earned(right, judge.verdicts(right))
         except TrainingError:
             raise
         except Exception as error:

@@ -41,6 +41,8 @@ class Group:
     rollouts: Sequence[Rollout]
     verdicts: Sequence[Verdict]
     """Of the attempts, in their order."""
+    earned: Sequence[Verdict]
+    """What is learnt from: the same, or what the run's reward recipe makes of them."""
 
 
 class Attempts:
@@ -103,7 +105,7 @@ class Attempts:
 
     def totals(self) -> list[float | None]:
         """The whole reward of each attempt of the newest step, in TRL's order; None where it was not scored."""
-        return [self.rewards.total(verdict) for group in self.groups for verdict in group.verdicts]
+        return [self.rewards.total(verdict) for group in self.groups for verdict in group.earned]
 
     def functions(self) -> list[Reward]:
         """One for each part of a verdict, in the order of the rewards' weights."""
@@ -111,14 +113,14 @@ class Attempts:
 
     def is_dull(self, group: Group) -> bool:
         """Whether its rewards are all alike, or of fewer than two attempts."""
-        totals = [total for verdict in group.verdicts if (total := self.rewards.total(verdict)) is not None]
+        totals = [total for verdict in group.earned if (total := self.rewards.total(verdict)) is not None]
         return len(totals) < 2 or max(totals) - min(totals) <= ALIKE
 
     def _function(self, part: str, *, is_first: bool) -> Reward:
         def reward(log_metric: Callable[[str, float], None], **_: Any) -> list[float | None]:
             for name, value in self.figures.items() if is_first else ():
                 log_metric(name, value)
-            return [self.rewards.value(verdict, part) for group in self.groups for verdict in group.verdicts]
+            return [self.rewards.value(verdict, part) for group in self.groups for verdict in group.earned]
 
         reward.__name__ = part
         return reward
@@ -148,9 +150,10 @@ class Attempts:
             played |= {rollout.seed: rollout for rollout in play(self.engine, env, own, self._sampling)}
         rollouts = [played[seed] for _, _, seed in asked]
         verdicts = self.judge.verdicts(rollouts)
+        earned, size = self.judge.earned(rollouts, verdicts), self._size
         groups = [
-            Group(rollouts[start : start + self._size], verdicts[start : start + self._size])
-            for start in range(0, len(rollouts), self._size)
+            Group(*(found[start : start + size] for found in (rollouts, verdicts, earned)))
+            for start in range(0, len(rollouts), size)
         ]
         if self.curriculum is not None:
             for place, group in zip(places, groups, strict=True):
@@ -179,17 +182,17 @@ class Attempts:
         """Leave a sample of what this step learns from. `step`: how many steps the policy has made."""
         if self._keeper is None or not self._keeper.is_kept(step // self.spec.settings["num_iterations"]):
             return
-        pairs = [pair for group in self.groups for pair in zip(group.rollouts, group.verdicts, strict=True)]
         env = self.judge.env
         kept = [
-            Kept(rollout, verdict, self.rewards.total(verdict), tools_of(env, rollout.task.environment))
-            for rollout, verdict in pairs
+            Kept(rollout, verdict, self.rewards.total(earned), tools_of(env, rollout.task.environment))
+            for group in self.groups
+            for rollout, verdict, earned in zip(group.rollouts, group.verdicts, group.earned, strict=True)
         ]
         self._keeper(step + 1, kept)
 
     def _count(self, resampled: int, episodes: Sequence[Episode]) -> None:
         rollouts = [rollout for group in self.groups for rollout in group.rollouts]
-        verdicts = [verdict for group in self.groups for verdict in group.verdicts]
+        verdicts = [verdict for group in self.groups for verdict in group.earned]
         self.figures = {
             "unscored": self.judge.unscored(verdicts),
             "repetition": fmean([repetition(episode) for episode in episodes]),

@@ -30,7 +30,7 @@ class Kept:
     rollout: Rollout
     verdict: Verdict
     reward: float | None
-    """The verdict's score less penalties; None where it was not scored."""
+    """The verdict's score less penalties, or what the run's recipe makes of it; None where there is none."""
     tools: Sequence[Mapping[str, Any]]
 
 

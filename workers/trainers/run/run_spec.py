@@ -16,7 +16,7 @@ from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.errors import FieldError
 from flywheel.core.evidence import compared_items, contamination
-from flywheel.core.verifiers import VerifierError
+from flywheel.core.verifiers import VerifierError, rubric
 from workers.judging import broker_line
 from workers.trainers.run.run_failures import TrainingError
 
@@ -74,6 +74,8 @@ class Spec:
     validation_every: int
     validation_limit: int
     teacher: Teacher | None
+    reward: rubric.Rubric | None
+    """The recipe that it learns from, beside the environment's verifier; None where that is its reward."""
     served_base: str
     """The base's name on the vLLM server that samples the attempts; empty where the trainer does."""
     digest: str
@@ -271,7 +273,8 @@ def _spec(directory: Path, value: Any) -> Spec:
         raise TrainingError("bad_spec", "spec.json: is not an object")
     names = {
         "run", "algorithm", "seed", "base", "adapter", "environment", "tuning", "settings", "eval",
-        "checkpoint_every", "keep_attempts", "data", "validation", "teacher", "served_base",
+        "checkpoint_every", "keep_attempts", "data", "validation", "teacher", "reward",
+        "served_base",
     }  # fmt: skip
     for name in sorted(set(value) - names):
         raise _bad(name, value[name], f"is no field of a spec; the fields are {', '.join(sorted(names))}")
@@ -312,9 +315,19 @@ def _spec(directory: Path, value: Any) -> Spec:
         validation_every=_whole(validation, "every", 1, "validation."),
         validation_limit=_whole(validation, "limit", 1, "validation."),
         teacher=_teacher(_get(value, "teacher", dict)) if "teacher" in value else None,
+        reward=_reward(_get(value, "reward", dict)) if "reward" in value else None,
         served_base=served_base,
         digest=digests.digest(value),
     )
+
+
+def _reward(value: Mapping[str, Any]) -> rubric.Rubric:
+    if value.get("kind") != rubric.REWARD:
+        raise _bad("reward.kind", value.get("kind"), f"{rubric.REWARD} is wanted")
+    try:
+        return rubric.read(value)
+    except VerifierError as error:
+        raise TrainingError("bad_spec", f"reward.{error}") from error
 
 
 def _teacher(value: Mapping[str, Any]) -> Teacher:

@@ -17,9 +17,7 @@ class Judged:
     """Plays as `own` does; `own`'s verifier is one part of the rubric, where the rubric has it."""
 
     def __init__(self, own: Environment, rubric: Rubric, runners: Runners) -> None:
-        for number, part in enumerate(rubric.parts):
-            if part.type == "state" and not hasattr(own, "difference"):
-                raise VerifierError(f"parts.{number}.type: this environment keeps no state that could be compared")
+        check_parts(own, rubric)
         self.own, self.rubric, self.runners = own, rubric, runners
         self.max_turns, self.token_limit = own.max_turns, own.token_limit
         self.tools, self.weights = own.tools, rubric.weights
@@ -41,13 +39,30 @@ class Judged:
 
     def verifier(self, task: Task) -> Verify:
         own = self.own.verifier(task)
-        difference: Callable[..., tuple[Counter[Any], Counter[Any]]] | None = getattr(self.own, "difference", None)
 
         def verify(trace: Trace, target: Mapping[str, Any]) -> Verdict:
-            verdict = own(trace, target)
-            if isinstance(self.own, Configured):
-                trace = self.own.readable_trace(trace)
-            changed = partial(difference, task, trace.conversation(), target) if difference else None
-            return self.rubric.verdict(Case(trace, target, verdict, changed, self.runners))
+            return self.rubric.verdict(case_of(self.own, task, trace, own(trace, target), self.runners))
 
         return guarded(verify)
+
+
+def check_parts(env: Environment, rubric: Rubric) -> None:
+    """Raise VerifierError for a part that this environment has nothing for."""
+    own = env.own if isinstance(env, Judged) else env
+    for number, part in enumerate(rubric.parts):
+        if part.type == "state" and not hasattr(own, "difference"):
+            raise VerifierError(f"parts.{number}.type: this environment keeps no state that could be compared")
+
+
+def case_of(
+    env: Environment, task: Task, trace: Trace, own: Verdict, runners: Runners, tokens: int | None = None
+) -> Case:
+    """An attempt in this environment, whose own verifier has said this of it, before a rubric. `tokens`: how many the
+    policy wrote, where they were counted."""
+    if isinstance(env, Judged):
+        env = env.own
+    difference: Callable[..., tuple[Counter[Any], Counter[Any]]] | None = getattr(env, "difference", None)
+    if isinstance(env, Configured):
+        trace = env.readable_trace(trace)
+    changed = partial(difference, task, trace.conversation(), task.target) if difference else None
+    return Case(trace, task.target, own, changed, runners, tokens)

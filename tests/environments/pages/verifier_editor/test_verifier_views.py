@@ -97,7 +97,8 @@ def test_a_draft_is_the_rubric_that_it_was_read_from(build: Build) -> None:
     assert read(draft.spec) == read(spec)
     assert draft.numbers == [4, 7]
     assert read(Draft.read(sent(PARTS)).spec) == read(spec)
-    assert {line.type for line in draft.lines} == set(rubric_parts.PARTS) - {"state"}
+    judging = {name for name, kind in rubric_parts.PARTS.items() if not kind.only_shapes}
+    assert {line.type for line in draft.lines} == judging - {"state"}
 
 
 def test_the_weights_of_a_kind_are_kept_by_the_editor(build: Build) -> None:

@@ -1,5 +1,6 @@
 """The rewards that TRL adds up are the verifier's score, whatever the completion."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, guarded
+from flywheel.core.verifiers.rubric import read
 from tests.workers.trainers.cast import TOOLS, task
 from workers.judging import broker_line
 from workers.trainers.attempts.rewards import DEAD_STEPS, NO_PENALTIES, Judge, Penalties, Rewards
@@ -65,6 +67,45 @@ def test_harm_and_no_form_cost_more_than_being_wrong(name: str) -> None:
     (verdict,) = judge.verdicts([attempt(COMPLETIONS[name])])
     lower = {"unsafe": -1.0, "broken": -0.5, "empty": -0.5}
     assert worth.total(verdict) == pytest.approx(lower.get(name, verdict.score))
+
+
+RECIPE: dict[str, Any] = {
+    "kind": "reward",
+    "parts": [
+        {"type": "environment", "name": "task", "weight": 3},
+        {"type": "regex", "name": "brief", "weight": 1, "read": "answer", "pattern": "(?s)^.{0,40}$"},
+        {"type": "length", "weight": -0.5, "free": 10, "most": 20},
+        {"type": "regex", "name": "named", "weight": 0.2, "shapes": True, "read": "answer", "pattern": "Ada"},
+    ],
+}
+
+
+@pytest.mark.parametrize("tokens", [5, 15, 40])
+@pytest.mark.parametrize("name", COMPLETIONS)
+def test_by_a_recipe_the_sum_is_its_score_and_what_it_adds(name: str, tokens: int) -> None:
+    judge = Judge(build("tool_call", {"tools": TOOLS}, {}), read(RECIPE))
+    worth = Rewards(judge, TASKS, 1, Penalties(unsafe=1.0, invalid=0.5))
+    asked = attempt(COMPLETIONS[name])
+    asked.responses[0] = replace(asked.responses[0], tokens_out=tokens)
+    (verdict,) = judge.verdicts([asked])
+    (earned,) = judge.earned([asked], [verdict])
+    said = COMPLETIONS[name]
+    score = 0.0 if name == "unsafe" else (3 * (verdict.score or 0.0) + (len(said) <= 40)) / 4
+    lower = {"unsafe": -1.0, "broken": -0.5, "empty": -0.5}.get(name, 0.0)
+    shaped = -0.5 * min(1.0, max(0.0, (tokens - 10) / 10)) + 0.2 * ("Ada" in said)
+    assert worth.total(earned) == pytest.approx(score + lower + shaped)
+    parts = {part: worth.value(earned, part) for part in worth.weights}
+    assert sum(worth.weights[part] * (value or 0.0) for part, value in parts.items()) == pytest.approx(
+        score + lower + shaped
+    )
+
+
+def test_an_attempt_without_a_score_earns_none_by_a_recipe_either() -> None:
+    judge = Judge(build("tool_call", {"tools": TOOLS}, {}), read(RECIPE))
+    asked = attempt("", error="no answer")
+    verdicts = judge.verdicts([asked])
+    assert judge.earned([asked], verdicts) == verdicts
+    assert verdicts[0].score is None
 
 
 def test_a_run_from_before_there_were_penalties_has_none() -> None:

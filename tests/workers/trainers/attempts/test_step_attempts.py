@@ -157,7 +157,7 @@ def test_a_group_is_dull_where_no_advantage_is_left(scores: list[float | None]) 
     of = attempts(ENV, TASKS, right_for())
     parts = {"exact": 0.0}
     of.rewards.total = lambda verdict: verdict.score  # type: ignore[method-assign]
-    group = Group([], [Verdict(score, "", parts) for score in scores])
+    group = Group([], [], [Verdict(score, "", parts) for score in scores])
     scored = [score for score in scores if score is not None]
     rest = [[*scored[:place], *scored[place + 1 :]] for place in range(len(scored))]
     gaps = [abs(score - sum(others) / len(others)) for score, others in zip(scored, rest, strict=True) if others]

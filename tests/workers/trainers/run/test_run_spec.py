@@ -45,6 +45,8 @@ def change(spec: dict[str, Any], path: str, value: Any) -> None:
         ("checkpoint_every", 1.5, "checkpoint_every: 1.5"),
         ("data.train.path", "../train.jsonl", "data.train.path: '../train.jsonl': a path inside the run directory"),
         ("data.train.sha256", "x", "data.train.sha256: 'x': 64 lower-case"),
+        ("reward", {"kind": "rubric", "parts": []}, "reward.kind: 'rubric': reward is wanted"),
+        ("reward", {"kind": "reward", "parts": []}, "reward.parts: expected a list of at least one part"),
         ("owner", "me", "owner: 'me': is no field of a spec"),
     ],
 )
