@@ -18,7 +18,8 @@ ROUTERS = {
     "trajectories": "trajectories detail lists metrics quarantine costs retention feedback comments"
     " versions_from_traffic",
     "failures": "labels buckets queues similar_failures detectors",
-    "environments": "environments generations tasks task_sets exchange playground sandbox variants verifiers worlds",
+    "environments": "environments generations tasks task_sets exchange playground sandbox variants verifiers"
+    " reward_recipes worlds",
     "evals": "runs attempts task_grid rescores reward_audits",
     "training": "recommendations fix_trials prompt_proposals datasets contamination finished_runs runs pipelines"
     " dataset_sources rollouts token_previews",

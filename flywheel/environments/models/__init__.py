@@ -3,6 +3,7 @@
 from flywheel.environments.models.environments import Environment, EnvironmentVersion
 from flywheel.environments.models.openings import Opening
 from flywheel.environments.models.plays import Move, Play, PlayTurn, PlayTurnEvent
+from flywheel.environments.models.reward_recipes import RewardRecipe
 from flywheel.environments.models.sandboxes import SandboxReport
 from flywheel.environments.models.suites import Suite
 from flywheel.environments.models.task_sets import TaskSet, TaskSetMember, TaskSets
@@ -12,6 +13,6 @@ from flywheel.environments.models.world_trials import WorldTrial, WorldTrialEven
 
 __all__ = [
     "MEASURED", "Environment", "EnvironmentVersion", "Generation", "GenerationEvent", "JudgeMemory", "Move", "Opening",
-    "Play", "PlayTurn", "PlayTurnEvent", "Proving", "ProvingEvent", "SandboxReport", "Split", "Suite", "Task",
-    "TaskSet", "TaskSetMember", "TaskSets", "Trial", "TrialEvent", "WorldTrial", "WorldTrialEvent",
+    "Play", "PlayTurn", "PlayTurnEvent", "Proving", "ProvingEvent", "RewardRecipe", "SandboxReport", "Split", "Suite",
+    "Task", "TaskSet", "TaskSetMember", "TaskSets", "Trial", "TrialEvent", "WorldTrial", "WorldTrialEvent",
 ]  # fmt: skip

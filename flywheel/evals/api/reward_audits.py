@@ -15,6 +15,7 @@ from flywheel.edge.answers import ListQuery, Number, Ref, TraceId, cut_page, pag
 from flywheel.edge.refusals import Missing, Stale, at_field, one
 from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.task_sets.task_set_references import find_task_set
+from flywheel.environments.versions.reward_recipes import find_reward_recipe
 from flywheel.evals.models import EvalRun, RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits import audit_lifecycle as verbs
 from flywheel.evals.reward_audits.learnable_tasks import Solved, solve_rates
@@ -208,24 +209,32 @@ def finish_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
     return get_reward_audit(request, audit_id)
 
 
+class RewardQuery(Schema):
+    reward: str = ""
+    """`name@version` of a reward recipe; if empty, the verifier itself."""
+
+
 @router.get("/rewards/{version}/{task_set}", response=RewardOut, auth=Key(Scope.READ))
-def get_reward_standing(request: HttpRequest, version: str, task_set: str) -> Standing:
-    """Return whether a run of `agent@number` on `set@version` may learn from the verifier's verdicts, and if not,
-    why."""
-    return standing(_judged(request, version, task_set))
+def get_reward_standing(request: HttpRequest, version: str, task_set: str, asked: Query[RewardQuery]) -> Standing:
+    """Return whether a run of `agent@number` on `set@version` may learn from the verifier's verdicts, or from a reward
+    recipe, and if not, why."""
+    return standing(_judged(request, version, task_set, asked.reward))
 
 
 @router.post("/rewards/{version}/{task_set}/override", response=RewardOut, auth=Key(Scope.APPROVE))
-def override_reward_audit(request: HttpRequest, version: str, task_set: str, body: OverrideIn) -> Standing:
+def override_reward_audit(
+    request: HttpRequest, version: str, task_set: str, body: OverrideIn, asked: Query[RewardQuery]
+) -> Standing:
     """Allow training although no audit is green. The reason is recorded with every run that uses this override."""
-    judged = _judged(request, version, task_set)
+    judged = _judged(request, version, task_set, asked.reward)
     verbs.override(judged=judged, actor=keyed(request).actor, reason=body.reason)
     return standing(judged)
 
 
-def _judged(request: HttpRequest, version: str, task_set: str) -> Judged:
+def _judged(request: HttpRequest, version: str, task_set: str, reward: str) -> Judged:
     project = keyed(request).project
-    return Judged.now(find_version(project, version), find_task_set(project, task_set))
+    recipe = find_reward_recipe(project, reward) if reward else None
+    return Judged.now(find_version(project, version), find_task_set(project, task_set), recipe)
 
 
 def _items(audit: RewardAudit) -> QuerySet[RewardAuditItem]:

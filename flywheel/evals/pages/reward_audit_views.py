@@ -10,15 +10,15 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.agents.models import Version
 from flywheel.agents.references import find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE, clean_passes
 from flywheel.edge.htmx import answer
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Environment, Split, TaskSet
+from flywheel.environments.models import Environment, Split
 from flywheel.environments.task_sets.task_set_references import find_task_set
+from flywheel.environments.versions.reward_recipes import find_reward_recipe
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.evals.pages import reward_audit_desk
 from flywheel.evals.reward_audits import audit_lifecycle
@@ -45,8 +45,9 @@ def reward(request: PageRequest) -> HttpResponse:
     """Where the reward of one version on one task set stands, and what may be done about it."""
     if not request.GET.get("version") or not request.GET.get("task_set"):
         return redirect("evals:reward_audits", request.project.slug)
-    version, task_set = _pair(request, request.GET.dict())
-    judged = Judged.now(version, task_set)
+    judged = _judged(request, request.GET.dict())
+    version, task_set = judged.version, judged.task_set
+    assert task_set is not None
     train = task_set.members.filter(split=Split.TRAIN).count()
     context = {
         "version": version,
@@ -137,12 +138,11 @@ def finish(request: PageRequest, audit: int) -> HttpResponse:
 @requires(Permission.APPROVE)
 def override(request: PageRequest) -> HttpResponse:
     """Leave to train on a reward whose audit is not green."""
-    version, task_set = _pair(request, request.POST.dict())
-    audit_lifecycle.override(
-        judged=Judged.now(version, task_set), actor=request.actor, reason=request.POST.get("reason", "")
-    )
+    given = request.POST.dict()
+    audit_lifecycle.override(judged=_judged(request, given), actor=request.actor, reason=given.get("reason", ""))
     address = reverse("evals:reward", args=[request.project.slug])
-    return redirect(f"{address}?{urlencode({'version': str(version), 'task_set': str(task_set)})}")
+    query = {name: given[name] for name in ("version", "task_set", "reward") if given.get(name)}
+    return redirect(f"{address}?{urlencode(query)}")
 
 
 def _desk(request: PageRequest, found: RewardAudit, **where: Any) -> HttpResponse:
@@ -152,10 +152,11 @@ def _desk(request: PageRequest, found: RewardAudit, **where: Any) -> HttpRespons
     return render(request, "evals/_audit_desk.html", reward_audit_desk.desk(found, request.actor, **where))
 
 
-def _pair(request: PageRequest, given: dict[str, str]) -> tuple[Version, TaskSet]:
-    """The version and task set that were named; 404 where there is no such thing."""
+def _judged(request: PageRequest, given: dict[str, str]) -> Judged:
+    """The version, task set and reward recipe that were named; 404 where there is no such thing."""
     version = find_version(request.project, given.get("version", ""))
-    return version, find_task_set(request.project, given.get("task_set", ""))
+    recipe = find_reward_recipe(request.project, given["reward"]) if given.get("reward") else None
+    return Judged.now(version, find_task_set(request.project, given.get("task_set", "")), recipe)
 
 
 def _audit(request: PageRequest, pk: int) -> RewardAudit:

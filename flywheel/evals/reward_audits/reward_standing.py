@@ -1,7 +1,8 @@
 """The standing of a reward: whether somebody's audit of it is green, and for exactly what.
 
 An audit holds for one version's outputs, in one version of an environment, under one verifier digest. A changed
-verifier, prompt, tool or baseline makes it stale, because people judged other outputs or another judge.
+verifier, prompt, tool or baseline makes it stale, because people judged other outputs or another judge. A reward recipe
+that passes what the verifier passes stands as that does; one that judges otherwise is another judge.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from flywheel.core import verifiers
 from flywheel.core.evidence.reward_audit_rule import REVISION
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
-from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
+from flywheel.environments.models import EnvironmentVersion, RewardRecipe, Split, TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 
 
@@ -26,16 +27,25 @@ class Judged:
     verifier_digest: str
     task_set: TaskSet | None = field(default=None, compare=False)
     """The set by which it was come upon: an audit holds for every set of the environment's version."""
+    recipe: RewardRecipe | None = field(default=None, compare=False)
+    """The reward recipe that stands on the verifier."""
 
     @classmethod
-    def now(cls, version: Version, task_set: TaskSet) -> "Judged":
-        """As the set's verifier would judge the version today: a change of its code counts as another verifier."""
+    def now(cls, version: Version, task_set: TaskSet, recipe: RewardRecipe | None = None) -> "Judged":
+        """As the set's verifier, or a recipe upon it, would judge the version today: a change of its code counts as
+        another verifier."""
         found = task_set.environment_version
-        return cls(version, found, verifiers.digest(found.verifier), task_set)
+        judge = recipe.judged_by(found.verifier) if recipe else verifiers.digest(found.verifier)
+        return cls(version, found, judge, task_set, recipe)
 
     @classmethod
     def of(cls, run: EvalRun) -> "Judged":
         return cls(run.version, run.task_set.environment_version, run.verifier_digest, run.task_set)
+
+    @property
+    def is_by_recipe(self) -> bool:
+        """Whether a recipe says what passes, and not the verifier."""
+        return self.recipe is not None and not self.recipe.rubric.is_own_verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,12 @@ def standing(judged: Judged) -> Standing:
         return Standing("begun", f"{left} of {begun.items.count()} outputs wait to be judged", begun)
     if done is not None:
         return Standing("stale", f"{done} is green by an older rule. Audit again: what was judged counts", done)
+    if judged.is_by_recipe:
+        return Standing(
+            "none",
+            f"the reward recipe {judged.recipe} judges by parts of its own, and an audit is of a verifier. "
+            "Make those parts the environment's verifier and audit that, or have an approver override",
+        )
     if other := _green_elsewhere(judged):
         return Standing("stale", f"{other} is green, but not for this: {_differs(Judged.of(other.run), judged)}", other)
     return Standing("none", "this verifier has not been audited yet")

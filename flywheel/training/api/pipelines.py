@@ -85,6 +85,8 @@ class PipelineStageOut(Schema):
     dataset: Ref
     teacher: Ref | None
     """Version whose probabilities `distillation` learns."""
+    reward: Ref | None = Field(alias="reward_recipe")
+    """Reward recipe that it learns from; null for each task's own verifier."""
     tuning: dict[str, Any]
     settings: dict[str, Any]
     seed: int
@@ -199,7 +201,11 @@ def end_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
 def _pipelines(request: HttpRequest) -> QuerySet[Pipeline]:
     rows = Pipeline.objects.filter(project=keyed(request).project).select_related("base__agent", "created_by")
     return rows.prefetch_related(
-        "stages__task_set", "stages__dataset", "stages__teacher__agent", "stages__runs__produced__agent"
+        "stages__task_set",
+        "stages__dataset",
+        "stages__teacher__agent",
+        "stages__reward_recipe",
+        "stages__runs__produced__agent",
     )
 
 

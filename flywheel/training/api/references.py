@@ -5,6 +5,8 @@ from django.http import HttpRequest
 from flywheel.accounts.access import keyed
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Missing, Refused, at_field, one
+from flywheel.environments.models import RewardRecipe
+from flywheel.environments.versions.reward_recipes import find_reward_recipe
 from flywheel.evals.models import EvalRun
 from flywheel.training.models import Dataset
 
@@ -14,6 +16,14 @@ def eval_of(request: HttpRequest, number: int | None) -> EvalRun | None:
         return None
     with at_field("rollouts"):
         return one(EvalRun.objects.filter(project=keyed(request).project), pk=number)
+
+
+def recipe_of(request: HttpRequest, ref: str) -> RewardRecipe | None:
+    """The reward recipe that is meant; None for an empty reference."""
+    if not ref:
+        return None
+    with at_field("reward"):
+        return find_reward_recipe(keyed(request).project, ref)
 
 
 def dataset_of(request: HttpRequest, name: str, version: int) -> Dataset:

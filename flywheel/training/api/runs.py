@@ -18,7 +18,7 @@ from flywheel.edge.numbers import INTEGER
 from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import task_set_of, version_of
-from flywheel.training.api.references import dataset_by_ref, eval_of
+from flywheel.training.api.references import dataset_by_ref, eval_of, recipe_of
 from flywheel.training.launch import reward_lock, run_budgets, run_sweeps
 from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
@@ -87,6 +87,8 @@ class ChoicesIn(Body):
     A run that reaches one saves, stops and can be resumed with a greater budget. Empty for none."""
     teacher: RefIn = ""
     """`agent@number` whose probabilities `distillation` learns; it needs weights here and the tokenizer of `base`."""
+    reward: RefIn = ""
+    """`name@version` of the reward recipe that a reinforced run learns from; if empty, each task's own verifier."""
     override_reason: str = ""
     """Why you chose another fix than the recommended one; required in that case."""
     leave_out: list[int] = []
@@ -107,6 +109,7 @@ class ChoicesIn(Body):
             budget=self.budget,
             leave_out=self.leave_out,
             teacher=version_of(request, self.teacher, "teacher") if self.teacher else None,
+            reward=recipe_of(request, self.reward),
             override_reason=self.override_reason,
         )
 
@@ -177,7 +180,7 @@ class RunOut(Schema):
     """The version whose probabilities it learns, for `distillation`."""
     override_reason: str
     reward: dict[str, Any]
-    """Whether it learns from a reward, the audit of the reward, and who overrode the audit and why."""
+    """Whether it learns from a reward, by which `recipe`, the audit of the reward, and who overrode it and why."""
     pipeline: int | None
     """Id of the pipeline that launched it; null if a person did."""
     stage: int | None
@@ -466,6 +469,7 @@ def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:
     return TrainingRun.objects.filter(project=keyed(request).project).select_related(
         "base__agent",
         "teacher__agent",
+        "reward_recipe",
         "task_set",
         "dataset",
         "produced__agent",

@@ -5,10 +5,13 @@ where they chose the rows. What people wrote, a correction or a target, is no re
 that count are those that the verdicts were given to: the base's own in reinforcement, else those of whoever made the
 rollouts.
 
-    judged(algorithm, base, dataset)     whose outputs, by which verifiers; nothing where no reward is learnt from
-    refusal(run)                         why it may not start now; asked by the worker once more
+    judged(algorithm, base, dataset, recipe)   whose outputs, by which verifiers; nothing where no reward is learnt from
+    refusal(run)                               why it may not start now; asked by the worker once more
 
 A mix has a verifier for each of its environments. The weakest of them is what stands with the run.
+
+A reward recipe that only shapes learns from what the verifier passes, and the verifier's audit counts; one with parts
+of its own that judge is nobody's verifier, has no audit, and wants an override (`docs/design/rewards.md`).
 
 A later stage of a pipeline learns from the verdicts on outputs of a version that nobody could audit before it began.
 There the audit of the pipeline's base counts, unless one of the version itself has been finished or overridden.
@@ -19,7 +22,7 @@ from typing import Any
 
 from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
-from flywheel.environments.models import TaskSet
+from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.environments.task_sets.leaks import line_of
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
@@ -32,10 +35,10 @@ DECIDED = ("red", "overridden", "green")
 """Somebody has judged exactly this, or answers for it."""
 
 
-def judged(algorithm: str, base: Version, dataset: Dataset) -> list[Judged]:
+def judged(algorithm: str, base: Version, dataset: Dataset, recipe: RewardRecipe | None = None) -> list[Judged]:
     """Whose outputs the verdicts were given to that this would learn from. A dataset need not be saved yet."""
     if ALGORITHMS[algorithm].is_reinforced:
-        return [Judged.now(base, task_set) for task_set in dataset.task_sets]
+        return [Judged.now(base, task_set, recipe) for task_set in dataset.task_sets]
     if not dataset.is_chosen_by_reward:
         return []
     if dataset.mix:
@@ -50,10 +53,14 @@ def judged(algorithm: str, base: Version, dataset: Dataset) -> list[Judged]:
 
 
 def standing_of(
-    algorithm: str, base: Version, dataset: Dataset, stage: PipelineStage | None = None
+    algorithm: str,
+    base: Version,
+    dataset: Dataset,
+    stage: PipelineStage | None = None,
+    recipe: RewardRecipe | None = None,
 ) -> tuple[Judged, Standing] | None:
     """Return the standing of the reward that this would learn from, of several the weakest; None where it has none."""
-    found = [_holding(each, base, stage) for each in judged(algorithm, base, dataset)]
+    found = [_holding(each, base, stage) for each in judged(algorithm, base, dataset, recipe)]
     return min(found, key=lambda each: WEAKEST.index(each[1].state), default=None)
 
 
@@ -68,7 +75,7 @@ def _holding(own: Judged, base: Version, stage: PipelineStage | None) -> tuple[J
 
 def refusal(run: TrainingRun) -> str:
     """Why the run may not train now, as when the verifier was changed after its launch; empty when it may."""
-    found = standing_of(run.algorithm, run.base, run.dataset, run.stage)
+    found = standing_of(run.algorithm, run.base, run.dataset, run.stage, run.reward_recipe)
     return "" if found is None or found[1].allows else f"{LOCKED}: {found[1].words}"
 
 
@@ -84,12 +91,18 @@ def kept(run: TrainingRun) -> dict[str, Any]:
         words = f"audit overridden by {leave.created_by}: {leave.reason}"
     else:
         words = audit_sentence(audit) if audit else "launched before rewards were audited"
+    if recipe := run.reward_recipe:
+        same = recipe.rubric.is_own_verdict
+        words += f"; by the reward recipe {recipe}, " + (
+            "which passes what the verifier passes" if same else "which judges by parts of its own"
+        )
     if moved := moved_from(run):
         words += f"; this is about outputs of {moved}, from which {run.base} was trained"
     return {
         "run": run.pk,
         "algorithm": run.algorithm,
         "learns_from_reward": learns,
+        "recipe": {"name": recipe.name, "number": recipe.number, "digest": recipe.digest} if recipe else None,
         "audit": audit.pk if audit else None,
         "is_green": audit.is_green if audit else None,
         "by": audit.result.get("judges", []) if audit else [],
@@ -119,6 +132,11 @@ def solved(algorithm: str, base: Version, task_set: TaskSet, chosen: EvalRun | N
 def of_version(version: Version) -> list[dict[str, Any]]:
     """The same of every run that a version comes from, the newest first."""
     runs = TrainingRun.that_made(line_of(version)).select_related(
-        "dataset", "base__agent", "stage", "reward_audit__run__version__agent", "audit_override__created_by"
+        "dataset",
+        "base__agent",
+        "stage",
+        "reward_recipe",
+        "reward_audit__run__version__agent",
+        "audit_override__created_by",
     )
     return [kept(run) for run in runs.order_by("-pk")]

@@ -11,11 +11,12 @@ from flywheel.agents import lora_adapters
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
-from flywheel.core.envs import kinds
+from flywheel.core.envs import build, kinds
+from flywheel.core.envs.wrappers.rubric_environment import check_parts
 from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.refusals import Refused, check_choice
-from flywheel.environments.models import TaskSet
+from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.models import EvalRun
 from flywheel.evals.serving import loaded_adapters
@@ -57,6 +58,8 @@ class LaunchRequest:
     """What it may take at most (`run_budgets.py`)."""
     teacher: Version | None = None
     """The version whose probabilities it learns, for an algorithm that has one."""
+    reward: RewardRecipe | None = None
+    """What it learns from beside each task's verifier; that alone where it is empty."""
     recommendation: Recommendation | None = None
     """What the fix ladder said before; it is asked where this is empty."""
     override_reason: str = ""
@@ -91,6 +94,7 @@ def submit(
     frozen = {name: chosen[name] for name in ("settings", "tuning", "seed")}
     digests = {"base": base.digest, "dataset": dataset.digest, "task_set": task_set.digest}
     digests |= {"teacher": request.teacher.digest} if request.teacher else {}
+    digests |= {"reward": request.reward.digest} if request.reward else {}
     content = {"algorithm": request.algorithm, **digests, **frozen}
     return TrainingRun.submit(
         key=request.key,
@@ -102,6 +106,7 @@ def submit(
         dataset=dataset,
         task_set=task_set,
         teacher=request.teacher,
+        reward_recipe=request.reward,
         algorithm=request.algorithm,
         spec_digest=digest(content),
         forecast=launch_estimate.frozen_forecast(
@@ -184,8 +189,10 @@ def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor
     if problem := dataset_builder.unfit(dataset, request.base):
         raise Refused(f"{problem}; build one for {request.base}", field="dataset")
     leak_refusals.refuse_at_hand(request.base, dataset, task_set, request.teacher)
-    _refuse_silence(algorithm, dataset.task_sets or [task_set])
-    run_budgets.check_dollars(request.budget, dataset.task_sets or [task_set])
+    sets = dataset.task_sets or [task_set]
+    _check_recipe(algorithm, sets, request.reward)
+    _refuse_silence(algorithm, sets)
+    run_budgets.check_dollars(request.budget, sets)
     return dataset
 
 
@@ -304,6 +311,23 @@ def _refuse_server(base: Version, tuning: dict[str, Any], settings: dict[str, An
         raise Refused(str(error), field=field) from error
 
 
+def _check_recipe(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet], recipe: RewardRecipe | None) -> None:
+    """Raise Refused for a reward recipe that the run could not learn from."""
+    if recipe is None:
+        return
+    if not algorithm.is_reinforced:
+        raise Refused(f"{algorithm.label} learns from no reward; choose a recipe with GRPO and its kin", field="reward")
+    for task_set in task_sets:
+        version = task_set.environment_version
+        if recipe.project_id != task_set.project_id:
+            raise Refused(f"{recipe} belongs to another project", field="reward")
+        try:
+            check_parts(build(version.environment.kind, version.config, version.verifier), recipe.rubric)
+            judge_endpoints.check(task_set.project, recipe.spec)
+        except VerifierError as error:
+            raise Refused(f"{recipe} does not go with {version}: {error}", field="reward") from error
+
+
 def _refuse_silence(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
     """Raise Refused for a reward, or for tools, of which a model has its say that nobody could ask."""
     for task_set in task_sets if algorithm.practises else ():
@@ -317,7 +341,7 @@ def _refuse_silence(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) 
 
 def _check_reward(request: LaunchRequest, dataset: Dataset) -> dict[str, Any]:
     """The audit and the override that let it learn from its reward, to be kept with it. Raises Refused."""
-    found = reward_lock.standing_of(request.algorithm, request.base, dataset, request.stage)
+    found = reward_lock.standing_of(request.algorithm, request.base, dataset, request.stage, request.reward)
     if found is None:
         return {}
     _, holds = found

@@ -9,7 +9,7 @@ from django.utils import timezone
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
-from flywheel.environments.models import TaskSet
+from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.training.models.datasets import Dataset
 
 
@@ -71,6 +71,7 @@ class PipelineStage(models.Model):
     task_set = models.ForeignKey(TaskSet, on_delete=models.PROTECT, related_name="+")
     dataset = models.ForeignKey(Dataset, on_delete=models.PROTECT, related_name="+")
     teacher = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    reward_recipe = models.ForeignKey(RewardRecipe, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     tuning = models.JSONField()
     settings = models.JSONField()
     seed = models.PositiveIntegerField(default=1)

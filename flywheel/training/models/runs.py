@@ -17,7 +17,7 @@ from flywheel.agents.models import Artifact, Version
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.jobs import Job, JobEvent, State, ownerless
 from flywheel.edge.refusals import NoRoom
-from flywheel.environments.models import TaskSet
+from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 from flywheel.system import devices
 from flywheel.training.models.datasets import Dataset
@@ -60,6 +60,8 @@ class TrainingRun(Job):
     )
     teacher = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     """Whose probabilities it learns; None for an algorithm without a teacher."""
+    reward_recipe = models.ForeignKey(RewardRecipe, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """What it learns from beside each task's verifier; None where that is its reward."""
     override_reason = models.TextField(blank=True)
     """Why not what was recommended; required then."""
     reward_audit = models.ForeignKey(

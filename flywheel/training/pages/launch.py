@@ -20,9 +20,10 @@ from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import page_at
 from flywheel.environments import ledger
-from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.models import RewardRecipe, Split, TaskSet
 from flywheel.environments.task_sets.set_power import set_power
 from flywheel.evals.models import EvalRun
+from flywheel.evals.reward_audits.reward_standing import Judged
 from flywheel.training.launch import (
     launch_estimate,
     memory_estimate,
@@ -157,10 +158,8 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
     baseline = baseline_of(base, task_set)
     data = launch_estimate.data_of(task_set, form.known.data, rollouts, baseline, form.left_out, dataset)
     recipe = data.draft.recipe if data.draft else {}
-    judged, holds = reward_lock.standing_of(form.known.name, base, Dataset(task_set=task_set, recipe=recipe)) or (
-        None,
-        None,
-    )
+    planned, reward = Dataset(task_set=task_set, recipe=recipe), chosen.get("reward")
+    judged, holds = reward_lock.standing_of(form.known.name, base, planned, recipe=reward) or (None, None)
     return context | {
         "why_reason": "" if form.earlier else run_control.needs_reason(form.known.name, recommendation),
         "baseline": baseline,
@@ -168,6 +167,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "data": data,
         "judged": judged,
         "standing": holds,
+        "reward_query": _reward_query(judged) if judged else "",
         "solved": reward_lock.solved(form.known.name, base, task_set, chosen.get("leave_out")),
         "openings": ledger.openings(task_set),
         "datasets": _datasets(task_set, form.known.data),
@@ -176,6 +176,9 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "validation": _validation(form, task_set),
         **_forecast(form, base, task_set, baseline, data),
         "teachers": _teachers(base, chosen.get("teacher")) if form.known.has_teacher else [],
+        "recipes": _offered(RewardRecipe.objects.filter(project=request.project), form["reward"].data or "")
+        if form.known.is_reinforced
+        else [],
         "places": device_queue.places(task_set.project),
     }
 
@@ -232,6 +235,11 @@ def _validation(form: launch_form.LaunchForm, task_set: TaskSet) -> dict[str, An
     return {"tasks": kept, "problem": "" if kept else "its train tasks come from a single source"}
 
 
+def _reward_query(judged: Judged) -> str:
+    named = {"version": judged.version, "task_set": judged.task_set, "reward": judged.recipe}
+    return urlencode({name: str(row) for name, row in named.items() if row})
+
+
 def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:
     """References for a list, the chosen one among them even when it is none of the newest, or none at all."""
     refs = [str(row) for row in rows[:OFFERED]]
@@ -259,7 +267,7 @@ def _rollout_runs(task_set: TaskSet, chosen: EvalRun | None) -> list[EvalRun]:
 
 def _chosen(form: launch_form.LaunchForm) -> str:
     """Return the query string that keeps the form's references, not its fields."""
-    rows = {name: form.cleaned_data.get(name) for name in ("dataset", "rollouts", "leave_out", "teacher")}
+    rows = {name: form.cleaned_data.get(name) for name in ("dataset", "rollouts", "leave_out", "teacher", "reward")}
     kept = {
         **form.refs,
         "algorithm": form.known.name,

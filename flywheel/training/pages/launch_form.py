@@ -22,8 +22,9 @@ from flywheel.core.recipes import SETTINGS, Setting
 from flywheel.edge.numbers import BIGINT, form_key, number
 from flywheel.edge.refusals import Refused
 from flywheel.edge.schema_form import ObjectForm, json_or_text
-from flywheel.environments.models import TaskSet
+from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
+from flywheel.environments.versions.reward_recipes import find_reward_recipe
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.templatetags.numbers import count
@@ -45,7 +46,7 @@ from flywheel.training.pipelines.stage_gates import LIMITS
 PREFIX = "set."
 MOST_EARLIER = 4_000
 """Characters in which the stages before this one are kept: the form's address has them too."""
-_ROWS = ("key", "base", "task_set", "dataset", "rollouts", "teacher")
+_ROWS = ("key", "base", "task_set", "dataset", "rollouts", "teacher", "reward")
 _FIRST = {
     **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on", "grid", *UNITS, "earlier", *LIMITS), ""),
     "mode": "full",
@@ -92,6 +93,10 @@ class LaunchForm(ObjectForm):
         ref = self.cleaned_data["teacher"]
         return self._row(find_version, ref) if ref else None
 
+    def clean_reward(self) -> RewardRecipe | None:
+        ref = self.cleaned_data["reward"]
+        return self._row(find_reward_recipe, ref) if ref else None
+
     def clean_dataset(self) -> Dataset | None:
         """One that is kept, instead of one that is built of the set."""
         ref = self.cleaned_data["dataset"]
@@ -135,6 +140,8 @@ class LaunchForm(ObjectForm):
             chosen["rollouts"] = None  # it has its rows already, or practises the tasks themselves
         if not self.known.has_teacher:
             chosen["teacher"] = None
+        if not self.known.is_reinforced:
+            chosen["reward"] = None
         if dataset or self.known.data != "tasks":
             chosen["leave_out"] = None  # what is imitated need not be solved now and then
         return chosen
@@ -358,6 +365,7 @@ def as_data(run: TrainingRun) -> dict[str, str]:
         "task_set": str(run.task_set),
         "algorithm": run.algorithm,
         "teacher": str(run.teacher or ""),
+        "reward": str(run.reward_recipe or ""),
         "seed": str(run.seed),
         "reason": run.override_reason,
         "dataset": str(rows) if is_kept else "",

@@ -219,6 +219,7 @@ def run_of(request: PageRequest, pk: int) -> TrainingRun:
         "project",
         "base__agent",
         "teacher__agent",
+        "reward_recipe",
         "dataset",
         "task_set__environment_version__environment",
         "baseline",

@@ -117,6 +117,7 @@ def _freeze(number: int, stage: StageRequest, before: Sequence[PipelineStage], a
         dataset=dataset,
         gate=gate,
         teacher=asked.teacher,
+        reward_recipe=asked.reward,
         override_reason=asked.override_reason,
         **{name: columns[name] for name in ("tuning", "settings", "seed", "budget")},
     )

@@ -105,6 +105,7 @@ def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
             task_set=stage.task_set,
             dataset=stage.dataset,
             teacher=stage.teacher,
+            reward=stage.reward_recipe,
             settings=stage.settings,
             has_all_settings=True,
             tuning=stage.tuning,

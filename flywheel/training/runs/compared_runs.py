@@ -120,6 +120,7 @@ def rows(project: Project) -> QuerySet[TrainingRun]:
         "project",
         "base__agent",
         "teacher__agent",
+        "reward_recipe",
         "dataset__task_set",
         "task_set",
         "baseline",
@@ -169,7 +170,12 @@ def reward_group(side: Side) -> Hashable:
     """Runs of one group are rewarded for the same attempts at the same tasks."""
     drawn = ("temperature", "top_p", "top_k", "max_completion_length", "dynamic_sampling", "validation_share")
     own = map(side.run.settings.get, ("unsafe_penalty", "invalid_penalty", *drawn))
-    return (tuple(task_set.pk for task_set in side.run.task_sets), side.run.dataset.digest, *own)
+    return (
+        tuple(task_set.pk for task_set in side.run.task_sets),
+        side.run.dataset.digest,
+        side.run.reward_recipe_id,
+        *own,
+    )
 
 
 def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
@@ -181,6 +187,7 @@ def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, l
         "algorithm": [side.run.algorithm_label for side in sides],
         "base": [str(side.run.base) for side in sides],
         "teacher": [side.run.teacher and str(side.run.teacher) for side in sides],
+        "reward": [side.run.reward_recipe and str(side.run.reward_recipe) for side in sides],
         "task_set": [str(side.run.task_set) for side in sides],
         "dataset": [str(side.run.dataset) for side in sides],
         "tuning": [_tuning(side.run) for side in sides],

@@ -55,7 +55,7 @@ def repeat(run: TrainingRun, *, key: uuid.UUID, actor: Actor, seed: int | None =
 def repeat_with_other_seeds(run: TrainingRun, *, number: int, key: uuid.UUID, actor: Actor) -> list[TrainingRun]:
     """Launch it under the next `number` seeds that no run like it has: a sweep, of which the same key gives the same
     runs. After the largest seed comes 0. Raises as `repeat` does."""
-    names = ("algorithm", "base", "teacher", "dataset", "task_set", "settings", "tuning")
+    names = ("algorithm", "base", "teacher", "reward_recipe", "dataset", "task_set", "settings", "tuning")
     alike = {name: getattr(run, name) for name in names}
     taken = set(TrainingRun.objects.filter(project=run.project_id, **alike).values_list("seed", flat=True))
     others = ((run.seed + more) % (run_control.MAX_SEED + 1) for more in count(1))
@@ -80,6 +80,7 @@ def _request(run: TrainingRun, key: uuid.UUID) -> run_control.LaunchRequest:
         algorithm=run.algorithm,
         task_set=run.task_set,
         teacher=run.teacher,
+        reward=run.reward_recipe,
         dataset=run.dataset,
         settings=run.settings,
         has_all_settings=True,

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
@@ -13,7 +14,8 @@ from flywheel.core import verifiers
 from flywheel.core.evidence.reward_audit_rule import REVISION
 from flywheel.edge.jobs import Lease
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.models import RewardRecipe, Split, TaskSet
+from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 from flywheel.training.datasets.dataset_builder import build as build_dataset
 from flywheel.training.launch import reward_lock
@@ -21,7 +23,7 @@ from flywheel.training.models import Dataset, TrainingRun
 from tests.pages import page_of
 from tests.training.conftest import Room, right
 from workers.jobs.training.trainer_process import TrainingFailed
-from workers.jobs.training.training_runs import train
+from workers.jobs.training.training_runs import spec_of, train
 
 
 @pytest.fixture
@@ -51,6 +53,59 @@ def test_reinforcement_is_locked_until_somebody_who_may_lets_it_pass(locked: Roo
     run = locked.launch(algorithm=algorithm)
     assert (run.reward_audit, run.audit_override) == (None, leave)
     assert reward_lock.kept(run)["override"] == {"by": "approver", "reason": "a test"}
+
+
+def recipe(room: Room, *more: dict[str, Any]) -> RewardRecipe:
+    parts = [
+        {"type": "environment", "name": "task", "weight": 1},
+        {"type": "length", "name": "length", "weight": -0.5, "free": 64, "most": 96},
+        *more,
+    ]
+    return reward_recipe(project=room.cast.project, name="short", parts=parts, actor=Actor(room.cast.builder))[0]
+
+
+def test_a_recipe_that_only_shapes_is_let_pass_by_what_lets_the_verifier_pass(locked: Room) -> None:
+    short = recipe(locked)
+    with pytest.raises(Refused, match="no audit has shown"):
+        locked.launch(algorithm="grpo", reward=short)
+    leave = locked.build.overridden(locked.base, locked.task_set)
+    run, plain = locked.launch(algorithm="grpo", reward=short), locked.launch(algorithm="grpo")
+    assert (run.audit_override, run.reward_recipe, reward_lock.refusal(run)) == (leave, short, "")
+    assert run.spec_digest != plain.spec_digest
+    kept = reward_lock.kept(run)
+    assert kept["recipe"] == {"name": "short", "number": 1, "digest": short.digest}
+    assert kept["words"].endswith("; by the reward recipe short@1, which passes what the verifier passes")
+    assert spec_of(run, {})["reward"] == {"kind": "reward", "parts": short.parts}
+    assert "reward" not in spec_of(plain, {})
+    assert reward_lock.kept(plain)["recipe"] is None
+
+
+def test_a_recipe_that_judges_wants_an_override_of_its_own(locked: Room, sign_in: Callable[[User], Client]) -> None:
+    judging = recipe(locked, {"type": "text", "name": "polite", "weight": 1, "value": "please", "compare": "contain"})
+    locked.build.overridden(locked.base, locked.task_set)
+    with pytest.raises(Refused, match=r"the reward recipe short@1 judges by parts of its own") as caught:
+        locked.launch(algorithm="grpo", reward=judging)
+    assert caught.value.field == "reward"
+    client, slug = sign_in(locked.cast.approver), locked.cast.project.slug
+    named = {"version": str(locked.base), "task_set": str(locked.task_set), "reward": "short@1"}
+    assert "Audits are of verifiers" in page_of(client.get(reverse("evals:reward", args=[slug]), named))
+    client.post(reverse("evals:override_reward_audit", args=[slug]), {**named, "reason": "to try it"})
+    run = locked.launch(algorithm="grpo", reward=judging)
+    assert run.audit_override is not None
+    assert run.audit_override.reason == "to try it"
+    assert reward_lock.kept(run)["words"].endswith("which judges by parts of its own")
+
+
+def test_a_recipe_that_the_run_cannot_learn_from_is_refused(locked: Room) -> None:
+    locked.build.overridden(locked.base, locked.task_set)
+    with pytest.raises(Refused, match="SFT learns from no reward"):
+        locked.launch(reward=recipe(locked))
+    for part, said in (
+        ({"type": "state"}, "short@2 does not go with .*: parts.2.type: this environment keeps no state"),
+        ({"type": "python", "source": "def verify(trace, target):\n    return 1.0\n"}, "parts of its own"),
+    ):
+        with pytest.raises(Refused, match=said):
+            locked.launch(algorithm="grpo", reward=recipe(locked, part))
 
 
 def test_what_people_wrote_needs_no_audit_and_what_a_reward_chose_does(locked: Room) -> None:

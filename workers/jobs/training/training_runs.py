@@ -125,6 +125,8 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
     if "validation" in data:
         limit = run.settings["validation_tasks"]
         spec["validation"] = {"every": run.settings["validation_every"] or every, "limit": limit}
+    if run.reward_recipe:
+        spec["reward"] = run.reward_recipe.spec
     if run.settings.get("rollouts") == recipes.VLLM:
         assert run.base.weights is not None
         spec["served_base"] = base_name(run.base.weights.digest)
@@ -162,8 +164,9 @@ def check_spec(run: TrainingRun, place: Path) -> None:
     """Refuse a directory that was left by another run of the same number, as when a database is made anew."""
     spec = json.loads((place / "spec.json").read_bytes())
     sources = _sources(run)
-    found = [spec.get(name) for name in ("algorithm", "seed", "settings", "tuning", *sources)]
-    wanted = [run.algorithm, run.seed, run.settings, run.tuning, *sources.values()]
+    reward = run.reward_recipe.spec if run.reward_recipe else None
+    found = [spec.get(name) for name in ("algorithm", "seed", "settings", "tuning", "reward", *sources)]
+    wanted = [run.algorithm, run.seed, run.settings, run.tuning, reward, *sources.values()]
     if found != wanted or spec["data"]["train"]["sha256"] != run.dataset.digest:
         raise TrainingFailed("run_directory", f"{place.name} in the runs directory holds another run; move it away")
 

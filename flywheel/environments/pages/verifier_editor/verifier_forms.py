@@ -1,4 +1,5 @@
-"""A rubric as a form: its parts in order, each with its settings as somebody wrote them, right or wrong.
+"""A rubric, or a reward recipe, as a form: its parts in order, each with its settings as somebody wrote them, right or
+wrong.
 
 The whole draft travels with the form, so that adding, moving and trying need no place on the server. What is wrong is
 said by `core.verifiers.rubric`, the one that judges too, and shown at the field that it names.
@@ -6,13 +7,14 @@ said by `core.verifiers.rubric`, the one that judges too, and shown at the field
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.core.verifiers import VerifierError
-from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, is_rubric
+from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, REWARD, is_rubric
 from flywheel.core.verifiers.rubric_parts import PARTS, PartType, Setting
+from flywheel.core.verifiers.shaping_parts import PARTS_OF_RECIPES
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
@@ -32,10 +34,12 @@ class Line:
     is_required: bool
     values: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    shapes: bool = False
+    is_of_recipe: bool = False
 
     @property
     def kind(self) -> PartType:
-        return PARTS[self.type]
+        return (PARTS_OF_RECIPES if self.is_of_recipe else PARTS)[self.type]
 
     @property
     def fields(self) -> list[dict[str, Any]]:
@@ -56,8 +60,7 @@ class Line:
         """The part as data. Raises VerifierError for JSON that is none."""
         row: dict[str, Any] = {"type": self.type, "name": self.name.strip() or self.type}
         row["weight"] = _number(self.weight.strip() or "0")
-        if self.is_required:
-            row["required"] = True
+        row |= {name: True for name, is_on in (("required", self.is_required), ("shapes", self.shapes)) if is_on}
         for key, setting in self.kind.settings.items():
             value = self.values.get(key, "").replace("\r\n", "\n")
             if setting.kind == "code" or value.strip():
@@ -75,6 +78,8 @@ class Draft:
     """What is wrong and belongs to no field."""
     focus: str = ""
     """The input to go on in: of the part that was added, or the one that is wrong."""
+    kind: str = KIND
+    """Of the rubric that it makes: a verifier's, or a reward recipe."""
 
     @classmethod
     def of(cls, version: EnvironmentVersion, tasks: list[int], trajectory: str = "") -> "Draft":
@@ -89,7 +94,12 @@ class Draft:
         return cls(lines, ", ".join(f"t-{each}" for each in tasks), trajectories=trajectory[:64])
 
     @classmethod
-    def read(cls, sent: Mapping[str, str]) -> "Draft":
+    def of_recipe(cls, parts: Sequence[Mapping[str, Any]]) -> "Draft":
+        """That of a reward recipe with these parts."""
+        return cls([_line(number, row, REWARD) for number, row in enumerate(parts)], kind=REWARD)
+
+    @classmethod
+    def read(cls, sent: Mapping[str, str], of_kind: str = KIND) -> "Draft":
         count = number(sent.get("parts", "")) or 0
         lines: list[Line] = []
         for place in range(min(count, MOST_PARTS)):
@@ -97,19 +107,32 @@ class Draft:
             if kind in PARTS:
                 values = {key: sent.get(f"p{place}-{key}", "") for key in PARTS[kind].settings}
                 name, weight = sent.get(f"p{place}-name", ""), sent.get(f"p{place}-weight", "")
-                required = bool(sent.get(f"p{place}-required"))
-                lines.append(Line(len(lines), kind, name[:100], weight[:40], required, values))
+                required, shapes = (bool(sent.get(f"p{place}-{name}")) for name in ("required", "shapes"))
+                line = Line(len(lines), kind, name[:100], weight[:40], required, values, {}, shapes, of_kind == REWARD)
+                lines.append(line)
         trajectories = sent.get("trajectories", "")[:2000]
-        return cls(lines, sent.get("tasks", "")[:400], sent.get("rollouts", "")[:6], trajectories)
+        return cls(lines, sent.get("tasks", "")[:400], sent.get("rollouts", "")[:6], trajectories, kind=of_kind)
+
+    @property
+    def is_recipe(self) -> bool:
+        return self.kind == REWARD
+
+    @property
+    def types(self) -> dict[str, PartType]:
+        """The types that can be added."""
+        judging = {name: each for name, each in PARTS.items() if not each.only_shapes}
+        return PARTS_OF_RECIPES if self.is_recipe else judging
 
     def change(self, do: str, kind: str) -> None:
         """Add a part of a kind, or take away or move the one that a button names: `remove-2`, `up-2`, `down-2`."""
         verb, _, text = do.partition("-")
-        if verb == "add" and kind in PARTS and len(self.lines) < MOST_PARTS:
+        if verb == "add" and kind in self.types and len(self.lines) < MOST_PARTS:
             taken = {line.name for line in self.lines}
             names = [kind, *(f"{kind}_{number}" for number in range(2, MOST_PARTS + 2))]
             values = {key: setting.first for key, setting in PARTS[kind].settings.items() if setting.first}
-            self.lines.append(Line(len(self.lines), kind, next(n for n in names if n not in taken), "1", False, values))
+            shapes = PARTS[kind].only_shapes
+            name, weight = next(n for n in names if n not in taken), "-1" if shapes else "1"
+            self.lines.append(Line(len(self.lines), kind, name, weight, False, values, {}, shapes, self.is_recipe))
             self.focus = self.lines[-1].fields[0]["name"]
         at = number(text)
         if at is not None and at < len(self.lines):
@@ -124,7 +147,7 @@ class Draft:
     @property
     def spec(self) -> dict[str, Any]:
         """The rubric as data. Raises VerifierError for what cannot be read."""
-        return {"kind": KIND, "parts": [line.row for line in self.lines]}
+        return {"kind": self.kind, "parts": [line.row for line in self.lines]}
 
     def is_of(self, verifier: Mapping[str, Any]) -> bool:
         """Whether it says what a verifier says; one that cannot be read says nothing of the kind."""
@@ -167,11 +190,12 @@ class Draft:
         self.focus = f"p{number}-{key}"
 
 
-def _line(number: int, row: Mapping[str, Any]) -> Line:
+def _line(number: int, row: Mapping[str, Any], of_kind: str = KIND) -> Line:
     settings = PARTS[row["type"]].settings
     values = {key: _shown(setting, row[key]) for key, setting in settings.items() if key in row}
     name, weight = row.get("name", row["type"]), f"{row.get('weight', 1):.15g}"
-    return Line(number, row["type"], name, weight, bool(row.get("required")), values)
+    shapes = bool(row.get("shapes")) or PARTS[row["type"]].only_shapes
+    return Line(number, row["type"], name, weight, bool(row.get("required")), values, {}, shapes, of_kind == REWARD)
 
 
 def _shown(setting: Setting, value: Any) -> str:

@@ -12,7 +12,6 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.errors import FieldError
-from flywheel.core.verifiers.rubric_parts import PARTS
 from flywheel.edge import job_pages
 from flywheel.edge.htmx import answer
 from flywheel.edge.jobs import StaleState
@@ -81,7 +80,6 @@ def _page(
         "environment": row,
         "version": version,
         "draft": draft,
-        "types": PARTS,
         "trial": trial,
         "is_of_another": trial is not None and not draft.is_of(trial.verifier),
         "is_saved": draft.is_of(Draft.of(version, []).spec),

@@ -29,6 +29,7 @@ WORDS = {
     "task_set": "Task set",
     "dataset": "Dataset",
     "teacher": "Teacher",
+    "reward": "Reward recipe",
     "tuning": "Tuning",
     "seed": "Seed",
 }
