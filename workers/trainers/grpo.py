@@ -26,12 +26,15 @@ def train(run: Run) -> None:
         from workers.trainers import online_tasks
         from workers.trainers.attempts.distillation import DistillationTrainer
         from workers.trainers.attempts.ppo import PPOTrainer, Values
+        from workers.trainers.turn_credit import TurnTrainer
         from workers.trainers.weights import trained_policy
 
     settings = run.spec.settings
     trainer: Any = GRPOTrainer
     if run.spec.algorithm == "ppo":
         trainer = partial(PPOTrainer, values=Values.of(settings))
+    elif settings.get("step_rewards"):
+        trainer = partial(TurnTrainer, discount=settings["discount"])
     elif run.spec.recipe.has_teacher:
         trainer = partial(DistillationTrainer, teacher=trained_policy.teacher(run))
     fields = {theirs: settings[ours] for ours, theirs in FIELDS.items() if ours in settings}

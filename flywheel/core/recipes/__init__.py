@@ -210,6 +210,7 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"{batch} is no multiple of num_generations {group}; {max(group, batch // group * group)} would be right",
             field="batch_size",
         )
+    _check_steps(values)
     if values.get("rollouts") == VLLM:
         _check_served(values)
     elif staleness_bound(values):
@@ -219,6 +220,19 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"{values['epsilon_high']!r} is below epsilon; expected at least {values['epsilon']!r}",
             field="epsilon_high",
         )
+
+
+def _check_steps(values: Mapping[str, Any]) -> None:
+    """Refuse what rewards of turns do not go with. Raises FieldError."""
+    if not values.get("step_rewards"):
+        if values.get("discount", 1.0) != 1.0:
+            problem = f"{values['discount']!r} discounts rewards of turns; set step_rewards too"
+            raise FieldError(problem, field="discount")
+        return
+    whole = {"processes": 1, "reward_aggregation": "sum_then_normalize"}
+    for name, wanted in whole.items():
+        if values.get(name, wanted) != wanted:
+            raise FieldError(f"{values[name]!r} does not go with step_rewards; expected {wanted}", field=name)
 
 
 def staleness_bound(settings: Mapping[str, Any]) -> int:

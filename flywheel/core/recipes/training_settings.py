@@ -14,6 +14,8 @@ _GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
 _SERVED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced and row.plays_episodes)
 """Those whose attempts a server may sample: their loss weighs each token by how likely the sampler took it."""
 _SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
+_STEPPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and row.plays_episodes)
+"""Those whose advantages may be by turn: their baseline is the group."""
 _SHARED = ("sft", "dpo", *_GROUPED)
 """Those whose whole model is TRL's to share among processes, and whose batches may be divided."""
 _TAUGHT = tuple(row.name for row in ALGORITHMS.values() if not row.practises)
@@ -222,6 +224,17 @@ _ROWS = [
         "reward_aggregation", str, "sum_then_normalize",
         "normalize_then_sum (GDPO) compares each part of the verdict within the group before they are added.",
         algorithms=_SCALED, choices=("sum_then_normalize", "normalize_then_sum"),
+    ),
+    Setting(
+        "step_rewards", bool, False,
+        "Tell each answer of an episode what was earned from it on, instead of what the whole episode earned: a turn "
+        "earns the change of the reward through it. Each turn is judged, so scoring takes longer.",
+        algorithms=_STEPPED, shown=True,
+    ),
+    Setting(
+        "discount", float, 1.0,
+        "With step_rewards, how much of what a later turn earns counts for the turn before it.",
+        algorithms=_STEPPED, min=0.0, max=1.0, shown=True,
     ),
     Setting(
         "dynamic_sampling", bool, False,

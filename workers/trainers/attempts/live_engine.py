@@ -122,6 +122,8 @@ class Episode:
     """Of the completion's tokens as they were sampled, 0 where the policy wrote none; empty where nobody said them."""
     versions: list[int] = field(default_factory=list)
     """The version of the policy that wrote each token of its own, in their order; empty as `logprobs` are."""
+    turns: list[int] = field(default_factory=list)
+    """Tokens of each answer, in their order."""
     messages: int = 0
     """How many of the conversation's messages are in it."""
 
@@ -164,6 +166,7 @@ class EpisodeEngine(LiveEngine):
         between = asked.prompt[len(known.prompt) + len(known.completion) :]
         known.completion += [*between, *asked.tokens]
         known.mask += [0] * len(between) + [1] * len(asked.tokens)
+        known.turns.append(len(asked.tokens))
         if asked.logprobs:
             known.logprobs += [*[0.0] * len(between), *asked.logprobs]
             known.versions += [asked.version] * len(asked.tokens)

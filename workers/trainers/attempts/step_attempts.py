@@ -9,7 +9,7 @@ import hashlib
 import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress, islice
 from statistics import fmean
 from typing import Any
@@ -45,6 +45,16 @@ class Group:
     """What is learnt from: the same, or what the run's reward recipe makes of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The turns of an attempt."""
+
+    sizes: Sequence[int]
+    """Tokens that the policy wrote in each."""
+    rewards: Sequence[float] | None
+    """What each earned; None of an attempt without a score."""
+
+
 class Attempts:
     """Plays, judges and counts a step's attempts, when TRL calls it, and has them for its reward functions then."""
 
@@ -63,6 +73,8 @@ class Attempts:
         self._keeper = keeper
         self.groups: list[Group] = []
         """Of the newest step."""
+        self.turns: list[Turns] = []
+        """Of the newest step's attempts, in TRL's order, where turns have rewards of their own."""
         self.figures: dict[str, float] = {}
         """Of the newest step, in the names that its events have."""
         settings = spec.settings
@@ -106,6 +118,28 @@ class Attempts:
     def totals(self) -> list[float | None]:
         """The whole reward of each attempt of the newest step, in TRL's order; None where it was not scored."""
         return [self.rewards.total(verdict) for group in self.groups for verdict in group.earned]
+
+    def _turns(self, episodes: Sequence[Episode]) -> list[Turns]:
+        """What each turn earned: by how much the reward of the attempt, as if it had ended there, changed through it.
+        They add up to the whole reward. Where nothing can be said after a turn, what it earned is the next one's."""
+        rollouts = [rollout for group in self.groups for rollout in group.rollouts]
+        begun = [(at, part) for at, rollout in enumerate(rollouts) for part in beginnings(rollout)]
+        parts = [part for _, part in begun]
+        said: list[list[float | None]] = [[] for _ in rollouts]
+        for (at, _), verdict in zip(begun, self.judge.earned(parts, self.judge.verdicts(parts)), strict=True):
+            said[at].append(self.rewards.total(verdict))
+        found = []
+        for episode, total, before in zip(episodes, self.totals(), said, strict=True):
+            if total is None:
+                found.append(Turns(episode.turns, None))
+                continue
+            rewards, so_far = [], 0.0
+            for value in [*before, total]:
+                now = so_far if value is None else value
+                rewards.append(now - so_far)
+                so_far = now
+            found.append(Turns(episode.turns, rewards))
+        return found
 
     def functions(self) -> list[Reward]:
         """One for each part of a verdict, in the order of the rewards' weights."""
@@ -201,10 +235,22 @@ class Attempts:
             self.figures["resampled"] = float(resampled)
         if self.curriculum is not None:
             self.figures["resting"] = self.curriculum.resting / len(self.tasks)
+        if self.spec.settings.get("step_rewards"):
+            self.turns = self._turns(episodes)
         if self.judge.env.max_turns > 1:
             self.figures["turns"] = fmean([len(rollout.responses) for rollout in rollouts])
             self.figures["broken_off"] = fmean([bool(rollout.ended) for rollout in rollouts])
             self.figures["out_of_turns"] = fmean([is_out_of_turns(rollout) for rollout in rollouts])
+
+
+def beginnings(rollout: Rollout) -> list[Rollout]:
+    """The attempt as it stood after each of its turns but the last, what the environment replied to that one too."""
+    spoken = [at for at, message in enumerate(rollout.messages) if message.role == "assistant"]
+    own = spoken[len(spoken) - len(rollout.responses) :] if not rollout.error else []
+    return [
+        replace(rollout, messages=rollout.messages[:end], responses=rollout.responses[:turn], ended="")
+        for turn, end in enumerate(own[1:], 1)
+    ]
 
 
 def repetition(episode: Episode) -> float:
