@@ -37,7 +37,8 @@ class TurnTrainer(GRPOTrainer):
         """A step's attempts as TRL takes them, with advantages by token (B, T); 0 where others wrote."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         attempts: Any = self.rollout_func
-        found = advantages(attempts.turns, self.num_generations, self.discount, self.scale_rewards)
+        group: Any = self.num_generations
+        found = advantages(attempts.turns, group, self.discount, self.scale_rewards)
         mask = output["completion_mask"] * output["tool_mask"]
         return output | {"advantages": spread_over_tokens(attempts.turns, found, mask)}
 
@@ -68,8 +69,8 @@ def advantages(turns: Sequence[Turns], group: int, discount: float, scale: str) 
         size = group if scale == "group" else len(turns)
         for start in range(0, len(turns), size):
             rows = slice(start, start + size)
-            own = earned[rows][is_there[rows]]
-            found[rows] /= (own.std() if own.numel() > 1 else torch.zeros(())) + EPSILON
+            played = earned[rows][is_there[rows]]
+            found[rows] /= (played.std() if played.numel() > 1 else torch.zeros(())) + EPSILON
     return torch.where(is_there, found, 0.0).float()
 
 

@@ -25,7 +25,7 @@ def case(tokens: int | None, own: Verdict, said: str = "Please.") -> Case:
 @pytest.mark.parametrize(("tokens", "share"), [(0, 0), (10, 0), (13, 0.3), (20, 1), (500, 1)])
 def test_length_grows_from_the_free_tokens_to_the_most(tokens: int, share: float) -> None:
     """TRL's get_soft_overlong_punishment, of which this is the negative: the weight has the sign."""
-    from trl.rewards import get_soft_overlong_punishment
+    from trl.rewards.other_rewards import get_soft_overlong_punishment
 
     verdict = recipe(OWN, LENGTH).verdict(case(tokens, Verdict(1.0, "")))
     assert verdict.parts["long"] == pytest.approx(share)

@@ -118,11 +118,13 @@ def test_an_attempt_without_a_score_earns_nothing_by_turns() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
-def test_the_trainer_gives_each_token_what_its_turn_earned(make: Make, trained: Path) -> None:
+def test_the_trainer_gives_each_token_what_its_turn_earned(
+    make: Make, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = {"step_rewards": True, "discount": 0.8, "num_iterations": 2, "epsilon": 0.01, "epsilon_high": 0.01}
     class_ = partial(TurnTrainer, discount=0.8)
     trainer, of, watched = built("grpo", make, trained, class_, settings=chosen, scale_rewards="none")
-    of.judge.earned = lambda rollouts, _: [Verdict(_worth(rollout), "") for rollout in rollouts]  # type: ignore[method-assign]
+    monkeypatch.setattr(of.judge, "earned", lambda rollouts, _: [Verdict(_worth(each), "") for each in rollouts])
     trainer.train()
     said = episodes(of)
     earned, sizes = [], [each.sizes for each in of.turns]

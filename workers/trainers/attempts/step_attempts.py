@@ -185,10 +185,8 @@ class Attempts:
         rollouts = [played[seed] for _, _, seed in asked]
         verdicts = self.judge.verdicts(rollouts)
         earned, size = self.judge.earned(rollouts, verdicts), self._size
-        groups = [
-            Group(*(found[start : start + size] for found in (rollouts, verdicts, earned)))
-            for start in range(0, len(rollouts), size)
-        ]
+        parts = [slice(start, start + size) for start in range(0, len(rollouts), size)]
+        groups = [Group(rollouts[part], verdicts[part], earned[part]) for part in parts]
         if self.curriculum is not None:
             for place, group in zip(places, groups, strict=True):
                 self.curriculum.learn(place, group.verdicts, is_dull=self.is_dull(group))

@@ -107,8 +107,7 @@ def _refusals(form: LaunchForm) -> Iterator[None]:
 def _as_data(form: LaunchForm, run: LaunchRequest) -> dict[str, str]:
     """The choices of a stage as the form reads them."""
     chosen = {name: form[name].data or "" for name in KEPT}
-    rows = {"base": run.base, "task_set": run.task_set, "dataset": run.dataset, "teacher": run.teacher}
-    rows |= {"reward": run.reward}
+    rows = {name: getattr(run, name) for name in ("base", "task_set", "dataset", "teacher", "reward")}
     evals = {name: form.cleaned_data.get(name) for name in ("rollouts", "leave_out")}
     data = {
         **chosen,
