@@ -144,6 +144,8 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
         _refuse_server(base, tuning, settings)
     if settings["device"] == device_choice.RAY:
         device_choice.refuse_cluster(request.algorithm, settings, task_sets)
+    if settings.get("step_rewards"):
+        _refuse_judged_turns(task_sets)
     if request.has_all_settings:
         settings = {name: settings[name] for name in request.settings}
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
@@ -295,6 +297,16 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
             )
 
 
+def _refuse_judged_turns(task_sets: Sequence[TaskSet]) -> None:
+    """Raise Refused for tasks of which somebody else would have to judge or play each turn anew."""
+    for version in (task_set.environment_version for task_set in task_sets):
+        if kinds.needs(version.environment.kind, version.config, version.verifier) - {"python", "world"}:
+            raise Refused(
+                f"each turn is judged, and {version} asks a judge or a server for it; judge whole episodes there",
+                field="settings.step_rewards",
+            )
+
+
 def _refuse_server(base: Version, tuning: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raise Refused where the vLLM server cannot sample the attempts: it is not there, has another base, or could not
     load what is trained."""
@@ -317,13 +329,14 @@ def _check_recipe(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet], re
         return
     if not algorithm.is_reinforced:
         raise Refused(f"{algorithm.label} learns from no reward; choose a recipe with GRPO and its kin", field="reward")
+    if "judge" in recipe.rubric.needs:  # no forecast counts it, and no canary meets it before the first step
+        raise Refused(f"{recipe} asks an LLM judge, which only a verifier may; put the judge there", field="reward")
     for task_set in task_sets:
         version = task_set.environment_version
         if recipe.project_id != task_set.project_id:
             raise Refused(f"{recipe} belongs to another project", field="reward")
         try:
             check_parts(build(version.environment.kind, version.config, version.verifier), recipe.rubric)
-            judge_endpoints.check(task_set.project, recipe.spec)
         except VerifierError as error:
             raise Refused(f"{recipe} does not go with {version}: {error}", field="reward") from error
 

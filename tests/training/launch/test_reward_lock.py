@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core import verifiers
 from flywheel.core.evidence.reward_audit_rule import REVISION
 from flywheel.edge.jobs import Lease
@@ -98,10 +99,12 @@ def test_a_recipe_that_judges_wants_an_override_of_its_own(locked: Room, sign_in
 
 def test_a_recipe_that_the_run_cannot_learn_from_is_refused(locked: Room) -> None:
     locked.build.overridden(locked.base, locked.task_set)
+    set_upstream(project=locked.cast.project, actor=Actor(locked.cast.admin), base_url="http://127.0.0.1:9/v1")
     with pytest.raises(Refused, match="SFT learns from no reward"):
         locked.launch(reward=recipe(locked))
     for part, said in (
-        ({"type": "state"}, "short@2 does not go with .*: parts.2.type: this environment keeps no state"),
+        ({"type": "judge", "criteria": "good", "model": "m"}, "short@2 asks an LLM judge, which only a verifier may"),
+        ({"type": "state"}, "short@3 does not go with .*: parts.2.type: this environment keeps no state"),
         ({"type": "python", "source": "def verify(trace, target):\n    return 1.0\n"}, "parts of its own"),
     ):
         with pytest.raises(Refused, match=said):

@@ -72,6 +72,7 @@ class Judge:
         new = {key: pair for key, pair in each if key not in self._earned}
         do = attempt_verdicts.at_once if self.recipe.needs else one_by_one
         found = dict(zip(new, do(lambda pair: self._by_recipe(*pair), list(new.values())), strict=True))
+        _refuse_lost()
         self._earned |= {key: verdict for key, verdict in found.items() if verdict.score is not None}
         return [found[key] if key in found else self._earned[key] for key in keys]
 

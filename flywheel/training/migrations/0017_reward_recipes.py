@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("environments", "0004_reward_recipes"),
-        ("training", "0015_teachers"),
+        ("training", "0016_asked"),
     ]
 
     operations = [
