@@ -56,7 +56,7 @@ class Rubric:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Of the parts that make up the score."""
+        """Weights of the parts that make up the score."""
         return {part.name: part.weight for part in self.parts if part.weight and not part.shapes}
 
     @property

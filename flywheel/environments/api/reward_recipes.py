@@ -12,7 +12,7 @@ from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.models import RewardRecipe
-from flywheel.environments.versions import reward_recipes as verbs
+from flywheel.environments.versions.reward_recipes import reward_recipe
 
 router = Router(tags=["environments"])
 
@@ -56,7 +56,7 @@ def list_reward_recipes(request: HttpRequest, query: Query[ListQuery]) -> dict[s
 @router.post("/reward-recipes", response={200: RewardRecipeOut, 201: RewardRecipeOut}, auth=Key(Scope.BUILD))
 def make_reward_recipe(request: HttpRequest, wanted: RewardRecipeIn) -> Status[RewardRecipe]:
     """Create a recipe or its next version: 201 for a new one, 200 with the newest if nothing changed."""
-    made, is_new = verbs.reward_recipe(
+    made, is_new = reward_recipe(
         project=keyed(request).project, name=wanted.name, parts=wanted.parts, actor=keyed(request).actor
     )
     return Status(201 if is_new else 200, made)

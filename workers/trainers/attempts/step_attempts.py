@@ -120,8 +120,9 @@ class Attempts:
         return [self.rewards.total(verdict) for group in self.groups for verdict in group.earned]
 
     def _turns(self, episodes: Sequence[Episode]) -> list[Turns]:
-        """What each turn earned: by how much the reward of the attempt, as if it had ended there, changed through it.
-        They add up to the whole reward. Where nothing can be said after a turn, what it earned is the next one's."""
+        """Return what each turn earned: by how much the reward of the attempt, as if it had ended there, changed
+        through it. They add up to the whole reward. Where nothing can be said after a turn, what it earned is the next
+        one's."""
         rollouts = [rollout for group in self.groups for rollout in group.rollouts]
         begun = [(at, part) for at, rollout in enumerate(rollouts) for part in beginnings(rollout)]
         parts = [part for _, part in begun]
