@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("environments", "0004_reward_recipes"),
-        ("training", "0016_asked"),
+        ("training", "0017_devices"),
     ]
 
     operations = [
