@@ -1,4 +1,4 @@
-"""A trainer's line to its worker's broker, which asks for it what needs a key or the network (`broker`).
+"""A trainer's line to its worker's broker, which asks for it what needs a key or the network (`trainer_broker`).
 
 The `Runners` here have the interface that those of evals have, so that environments and rubrics are the same; who
 answers is on the other side of a Unix socket. Each question is a connection: a line of JSON to the broker, a line back.

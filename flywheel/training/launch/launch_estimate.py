@@ -170,7 +170,7 @@ def expected_duration(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a run asks of those whom its worker asks for it, at most: who says the same again is asked once."""
+    """The questions of a run to those whom its worker asks for it, at most: who says the same again is asked once."""
 
     attempts: int
     """Episodes that are played and judged."""

@@ -29,9 +29,9 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.training.models import TrainingRun
 from workers.jobs.training.trainer_process import TrainingFailed
 from workers.judging import attempt_verdicts, project_judges
-from workers.judging.broker import Broker
 from workers.judging.llm_judge import Judge, JudgeError
 from workers.judging.model_simulator import ModelSimulator
+from workers.judging.trainer_broker import Broker
 from workers.worlds import gym_sessions
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ ELSEWHERE = frozenset(("judge", "server", "simulator", "gym"))
 
 
 @contextmanager
-def opened(lease: Lease, run: TrainingRun) -> Iterator["RunBroker | None"]:
+def broker_of(lease: Lease, run: TrainingRun) -> Iterator["RunBroker | None"]:
     """The run's broker, who is there; None where nothing is asked elsewhere. Raises TrainingFailed where the run would
     learn from what cannot be asked."""
     judges = judges_of(run)

@@ -78,7 +78,7 @@ def train(lease: Lease) -> None:
     except OSError as error:
         kind = "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "run_directory"
         raise TrainingFailed(kind, f"the run directory cannot be prepared: {error.strerror or error}") from error
-    with run_broker.opened(lease, run) as broker:
+    with run_broker.broker_of(lease, run) as broker:
         _follow_until_done(lease, run, place, broker)
     if lease.job.state == State.RUNNING:
         _keep(lease, run, place)

@@ -88,7 +88,7 @@ def test_a_run_that_learns_from_answers_goes_on_without_its_judge(
     lease = TrainingRun.claim(run.pk)
     assert lease is not None
     with lease:
-        with run_broker.opened(lease, run) as broker:
+        with run_broker.broker_of(lease, run) as broker:
             assert broker is None
         lease.finish(State.CANCELLED)
     assert "its tasks cannot be asked while it trains" in log_of(run)
@@ -102,7 +102,7 @@ def test_a_judge_that_turns_and_a_broker_that_dies_are_noticed_on_the_way(
     lease = TrainingRun.claim(run.pk)
     assert lease is not None
     with lease:
-        with run_broker.opened(lease, run) as broker:
+        with run_broker.broker_of(lease, run) as broker:
             assert broker is not None
             broker.follow(lease, run)
             assert run.asked["judges"]["right"]["canaries"] == 10
@@ -124,7 +124,7 @@ def test_a_run_that_asks_nobody_has_no_broker(launched: Launch) -> None:
     lease = TrainingRun.claim(run.pk)
     assert lease is not None
     with lease:
-        with run_broker.opened(lease, run) as broker:
+        with run_broker.broker_of(lease, run) as broker:
             assert broker is None
         lease.finish(State.CANCELLED)
     assert "cannot be asked" not in log_of(run)

@@ -30,9 +30,9 @@ from tests.workers.judge_server import Mark, judge_server, naming
 from tests.workers.judging.test_llm_judge import TASK, judge_of, rubric
 from tests.workers.worlds.test_gym_sessions import OURS, Scripted, judged, rows, workplace
 from workers.judging import attempt_verdicts, broker_line
-from workers.judging.broker import Broker
 from workers.judging.broker_line import BrokerLine, runners_over
 from workers.judging.llm_judge import Judge
+from workers.judging.trainer_broker import Broker
 from workers.worlds.gym_sessions import Gym
 from workers.worlds.tool_servers import ToolServers
 
