@@ -103,7 +103,7 @@ class Broker:
 
     @property
     def path(self) -> str:
-        """Of its socket."""
+        """The path of its socket."""
         return str(self._place / NAME)
 
     @property
@@ -177,7 +177,7 @@ class Broker:
         return answer + b"\n"
 
     def _judge(self, question: Question) -> dict[str, Any]:
-        settings = _known(self._judges, question, "part", "judge")
+        settings = _frozen_one(self._judges, question, "part", "judge")
         trace, reference, judge = _get(question, "trace", dict), question.get("reference"), self._runners.judge
         if judge is None:
             raise Refusal("no judge can be asked here")
@@ -186,7 +186,7 @@ class Broker:
         return asdict(judge(settings, trace, reference, anew=question.get("anew") is True))
 
     def _play(self, question: Question) -> dict[str, Any]:
-        server, tools = _known(self._servers, question, "server", "tool server")
+        server, tools = _frozen_one(self._servers, question, "server", "tool server")
         if self._runners.server is None:
             raise Refusal("no tool server can be asked here")
         calls = _calls(question, tools)
@@ -204,7 +204,7 @@ class Broker:
         return {"answers": played.answers, "state": played.state, "rows": played.rows, "beginning": beginning}
 
     def _simulate(self, question: Question) -> str:
-        settings = _known(self._simulators, question, "model", "simulator")
+        settings = _frozen_one(self._simulators, question, "model", "simulator")
         if self._runners.simulator is None:
             raise Refusal("no simulator can be asked here")
         said = [Message.from_json(row) for row in _get(question, "messages", list)]
@@ -226,7 +226,7 @@ class Broker:
         return gym.verify(episode, _get(question, "response", dict))
 
     def _gym(self, question: Question) -> tuple[Gym, GymEpisode]:
-        env, row = _known(self._gyms, question, "gym", "NeMo Gym server"), _get(question, "row", dict)
+        env, row = _frozen_one(self._gyms, question, "gym", "NeMo Gym server"), _get(question, "row", dict)
         if self._runners.gym is None or gym_digest(env.base_url, row) != question["gym"]:
             raise Refusal("its row is not of this run's environments")
         return self._runners.gym, GymEpisode(env.base_url, row, _calls(question, env.tools))
@@ -267,8 +267,8 @@ def _problem(error: Exception) -> dict[str, str]:
     return {"problem": f"the worker's broker raised {type(error).__name__}: {str(error)[:300]}", "cause": "raised"}
 
 
-def _known(frozen: Mapping[str, Any], question: Question, name: str, words: str) -> Any:
-    """What this run has under the digest that is asked for. Raises Refusal."""
+def _frozen_one(frozen: Mapping[str, Any], question: Question, name: str, words: str) -> Any:
+    """The setting that this run has under the digest that is asked for. Raises Refusal."""
     if (found := frozen.get(_get(question, name, str))) is None:
         raise Refusal(f"the {words} that is asked is none of this run's environments")
     return found

@@ -170,7 +170,7 @@ class RunOut(Schema):
     settings: dict[str, Any]
     seed: int
     budget: dict[str, float]
-    asked: dict[str, Any]
+    outside_calls: dict[str, Any]
     """What its worker asks others for it: `expected`, the most `attempts`, `judgements` and `usd` by the forecast at
     launch; `judges` and `simulator`, what they have answered and cost; `questions`, their number by kind. Empty if it
     asks nobody."""

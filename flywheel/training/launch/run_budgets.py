@@ -68,7 +68,7 @@ def spent(run: TrainingRun) -> str:
 
 def paid_by(run: TrainingRun) -> float | None:
     """Dollars that its judges and its simulator took; None where an answer does not say."""
-    rows = [*run.asked.get("judges", {}).values(), *filter(None, [run.asked.get("simulator")])]
+    rows = [*run.outside_calls.get("judges", {}).values(), *filter(None, [run.outside_calls.get("simulator")])]
     return run_budget.sum_of(rows).usd
 
 

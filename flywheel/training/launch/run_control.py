@@ -112,7 +112,7 @@ def submit(
         forecast=launch_estimate.frozen_forecast(
             base, request.algorithm, chosen["settings"], chosen["tuning"], dataset, task_set, request.teacher
         ),
-        asked=_expected(request.algorithm, chosen, dataset.task_sets or [task_set]),
+        outside_calls=_expected(request.algorithm, chosen, dataset.task_sets or [task_set]),
         total=chosen["settings"]["steps"],
         sweep=sweep,
         stage=request.stage,

@@ -10,7 +10,7 @@ class Migration(migrations.Migration):
     operations = [
         migrations.AddField(
             model_name='trainingrun',
-            name='asked',
+            name='outside_calls',
             field=models.JSONField(blank=True, default=dict),
         ),
     ]

@@ -47,7 +47,7 @@ class TrainingRun(Job):
     forecast = models.JSONField(default=dict, blank=True)
     """The peak memory and the time of a step as they were forecast at launch (`launch_estimate.expected`); empty where
     they were not known."""
-    asked = models.JSONField(default=dict, blank=True)
+    outside_calls = models.JSONField(default=dict, blank=True)
     """What it asks of others while it trains: `{"expected", "judges", "simulator", "questions"}`. `expected` is the
     most by the forecast at launch, judges and simulator report as in evals, and `questions` counts by kind. Empty where
     it asks nobody."""

@@ -65,7 +65,7 @@ def test_judgements_are_forecast_with_what_the_baseline_paid(judged: Room) -> No
 
 def test_a_run_that_asks_nobody_forecasts_nothing(room: Room) -> None:
     assert expected_questions("grpo", SETTINGS, [room.task_set], room.baseline) is None
-    assert room.launch(algorithm="grpo").asked == {}
+    assert room.launch(algorithm="grpo").outside_calls == {}
 
 
 def test_a_server_that_does_not_begin_anew_is_told_of(room: Room) -> None:
@@ -91,8 +91,8 @@ def test_page_and_run_tell_of_judgements_and_cost(judged: Room, sign_in: Callabl
     assert "judgements" in text
     assert "at the price of the baseline’s" in text
     run = judged.launch(algorithm="grpo", settings={"steps": 12})
-    assert run.asked["expected"]["judgements"] > 0
-    run.asked |= {"judges": {"judge": REPORT}, "simulator": {}, "questions": {"judge": 40, "unanswered": 2}}
+    assert run.outside_calls["expected"]["judgements"] > 0
+    run.outside_calls |= {"judges": {"judge": REPORT}, "simulator": {}, "questions": {"judge": 40, "unanswered": 2}}
     run.save()
     text = page_of(client.get(reverse("training:run", args=["acme", run.pk])))
     assert "$0.32 so far" in text
@@ -107,7 +107,7 @@ def test_dollars_are_limited_where_prices_are_known(judged: Room) -> None:
     ModelPrice.objects.create(project=judged.cast.project, model="m", price_in=1, price_out=2)
     run = judged.launch(algorithm="grpo", budget={"usd": 0.3})
     assert run_budgets.spent(run) == ""
-    run.asked["judges"] = {"judge": REPORT}
+    run.outside_calls["judges"] = {"judge": REPORT}
     assert run_budgets.spent(run) == "the budget of $0.3 is spent: $0.3200"
-    run.asked["judges"] = {"judge": REPORT | {"cost_usd": None}}
+    run.outside_calls["judges"] = {"judge": REPORT | {"cost_usd": None}}
     assert "does not say how many dollars" in run_budgets.spent(run)

@@ -48,7 +48,7 @@ def broker_of(lease: Lease, run: TrainingRun) -> Iterator["RunBroker | None"]:
         yield None
         return
     memory = _Aside(judge_endpoints.Memory(run.project))
-    report, names = run.asked, {digest: name for name, (digest, _) in judges.items()}
+    report, names = run.outside_calls, {digest: name for name, (digest, _) in judges.items()}
     judge = Judge(project_judges.endpoints_of(run.project), names, report.get("judges"), memory)
     runners = replace(
         project_judges.runners(run.project, {}, simulated=report.get("simulator"), lease=lease), judge=judge
@@ -101,7 +101,7 @@ class RunBroker:
 
     @property
     def path(self) -> str:
-        """Of its socket."""
+        """The path of its socket."""
         return self._broker.path
 
     def follow(self, lease: Lease, run: TrainingRun) -> bool:
@@ -129,15 +129,15 @@ class RunBroker:
 def _note(lease: Lease, run: TrainingRun, judge: Judge, runners: Runners, questions: Mapping[str, int]) -> bool:
     """Keep with the run what it has asked so far, and what that took; whether that is more than before."""
     simulator = runners.simulator
-    asked = run.asked | {
+    asked = run.outside_calls | {
         "judges": judge.report,
         "simulator": simulator.report if isinstance(simulator, ModelSimulator) else {},
         "questions": questions,
     }
-    if asked == run.asked or lease.lost:
+    if asked == run.outside_calls or lease.lost:
         return False
-    run.asked = asked
-    lease.update(asked=asked)
+    run.outside_calls = asked
+    lease.update(outside_calls=asked)
     return True
 
 

@@ -46,8 +46,8 @@ def test_a_judge_is_a_reward_and_its_key_stays_with_the_worker(
     assert run.state == State.SUCCEEDED, run.error
     figures = run.points.get(kind=Point.Kind.STEP, step=2).values
     assert (figures["unscored"], "reward/right" in figures) == (0, True)
-    report = run.asked["judges"]["right"]
-    assert report["judged"] + report["remembered"] == run.asked["questions"]["judge"]
+    report = run.outside_calls["judges"]["right"]
+    assert report["judged"] + report["remembered"] == run.outside_calls["questions"]["judge"]
     assert (report["requests"], report["void"]) == (len(server.seen), "")
     assert set(server.keys) == {"Bearer sk-judge-of-ours"}
     assert JudgeMemory.objects.count() == report["judged"], "the eval at its end knows them"
@@ -63,7 +63,7 @@ def test_a_judge_that_can_be_talked_round_ends_the_run_before_it_learns(
     judged(build)
     run = launched(algorithm="grpo")
     assert (carry_out(run).state, run.error_kind) == (State.FAILED, "canary")
-    assert "canary" in run.asked["judges"]["right"]["void"], "another go is refused by it too"
+    assert "canary" in run.outside_calls["judges"]["right"]["void"], "another go is refused by it too"
     assert not (run.directory / "trainer.pid").exists()
 
 
@@ -105,7 +105,7 @@ def test_a_judge_that_turns_and_a_broker_that_dies_are_noticed_on_the_way(
         with run_broker.broker_of(lease, run) as broker:
             assert broker is not None
             broker.follow(lease, run)
-            assert run.asked["judges"]["right"]["canaries"] == 10
+            assert run.outside_calls["judges"]["right"]["canaries"] == 10
             broker._judge._parts[next(iter(broker._judge._parts))].void = "it passed a canary"
             with pytest.raises(TrainingFailed, match="passed a canary") as failed:
                 broker.follow(lease, run)
@@ -116,7 +116,7 @@ def test_a_judge_that_turns_and_a_broker_that_dies_are_noticed_on_the_way(
             assert failed.value.kind == "broker"
         lease.finish(State.CANCELLED)
     run.refresh_from_db()
-    assert run.asked["judges"]["right"]["void"], "another owner knows it"
+    assert run.outside_calls["judges"]["right"]["void"], "another owner knows it"
 
 
 def test_a_run_that_asks_nobody_has_no_broker(launched: Launch) -> None:

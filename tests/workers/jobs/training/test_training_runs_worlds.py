@@ -101,5 +101,5 @@ def test_an_attached_tool_server_is_trained_on(launched: Launch, build: Build, c
         figures = played.points.get(kind=Point.Kind.STEP, step=STEPS).values
         assert (figures["unscored"], "reward/state" in figures) == (0, True)
         assert len(shop.calls()) > before, "at least the right attempts that its parts are learnt from"
-        assert played.asked["questions"]["play"] > 0
-        assert "unanswered" not in played.asked["questions"]
+        assert played.outside_calls["questions"]["play"] > 0
+        assert "unanswered" not in played.outside_calls["questions"]
