@@ -3,6 +3,10 @@
 from typing import Any
 
 
+class TooLong(str):
+    """Why a conversation has no score: it is longer than the model takes."""
+
+
 def room_of(model: Any) -> int | None:
     """Count the tokens that a model of transformers takes in all; None where its configuration does not say."""
     room: int | None = getattr(model.config, "max_position_embeddings", None)

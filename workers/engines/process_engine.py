@@ -8,8 +8,9 @@ the worker. The process is told no database and no keys, and has a limit of memo
 What is said over the socket, pickled: `("open", spec)`, answered with None, and `("chat", requests)`, answered with
 responses, or either with the EngineError that it raised; `("close", None)`, which is not answered and ends what is
 being generated. Before the responses comes a number for each request that has become tokens: how many are left to.
-A process may hold no model and only read what a server's model wrote (`("read", answers)`, answered with responses):
-the chat template by which it does is somebody's program all the same.
+A process may hold a reward model (`("score", conversations)`, answered with raw scores). It may hold no model and only
+read what a server's model wrote (`("read", answers)`, answered with responses): the chat template by which it does is
+somebody's program all the same.
 The process ends when the socket closes, however whoever asked has ended, and after an error that nobody has foreseen:
 what such a one leaves of a GPU's state is good for no other model.
 """
@@ -43,6 +44,8 @@ RENDER_S = 30.0
 an answer takes is limited by its tokens."""
 
 
+REWARD_MODEL = "reward_model"
+"""Kind of a spec, beside those of endpoints: `{"kind": "reward_model", "path": DIRECTORY}`."""
 READER = "reader"
 """Kind of a spec, beside those of endpoints: `{"kind": "reader", "path": DIRECTORY}`, which takes no weights."""
 
@@ -103,6 +106,23 @@ class ProcessEngine:
         """Give the process back, once nobody waits for an answer of it."""
         if self._is_closed and not self._asking:
             _give_back(self._process)
+
+
+class ProcessScorer:
+    """A reward model in a process of its own. Raises EngineError."""
+
+    def __init__(self, place: Path) -> None:
+        self._process = _holding({"kind": REWARD_MODEL, "path": str(place)})
+
+    def score(self, conversations: Sequence[Any]) -> list[float | str]:
+        """As `RewardScorer` does."""
+        found: list[float | str] = self._process.ask("score", list(conversations))
+        return found
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            self._process.tell("close")
+        _give_back(self._process)
 
 
 class Process:
@@ -228,12 +248,22 @@ class Model(Engine, Protocol):
     ) -> list[ChatResponse]: ...
 
 
+class Scorer(Protocol):
+    """A reward model that says the same (`workers.engines.reward_scorer`)."""
+
+    def score(
+        self, conversations: Sequence[Any], rendered: Callable[[int], None] | None = None
+    ) -> list[float | str]: ...
+
+    def close(self) -> None: ...
+
+
 class Holder:
     """The part that runs in the process: one thread reads, so that a model can be closed while the other computes."""
 
     def __init__(self, line: Connection, idle_s: float) -> None:
         self._line, self._idle_s = line, idle_s
-        self._engine: Model | AnswerReader | None = None
+        self._engine: Model | AnswerReader | Scorer | None = None
         self._heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
     def run(self) -> None:
@@ -256,7 +286,7 @@ class Holder:
             return self._heard.get(timeout=self._idle_s if self._engine is None else None)
         return None
 
-    def _answer(self, what: str, about: Any) -> list[ChatResponse] | None:
+    def _answer(self, what: str, about: Any) -> Sequence[Any] | None:
         if what == "open":
             with model_process.loading():
                 self._engine = _open(about)
@@ -265,7 +295,9 @@ class Holder:
             return [ChatResponse(error=UNASKED)] * len(about)
         if isinstance(self._engine, AnswerReader):
             return self._engine.read(about)
-        return self._engine.chat(about, self._line.send)
+        if what == "score":
+            return cast(Scorer, self._engine).score(about, self._line.send)
+        return cast(Model, self._engine).chat(about, self._line.send)
 
     def _read(self) -> None:
         try:
@@ -282,8 +314,12 @@ class Holder:
             os._exit(0)  # without this thread nobody would be heard any more
 
 
-def _open(spec: Mapping[str, Any]) -> Model | AnswerReader:
+def _open(spec: Mapping[str, Any]) -> Model | AnswerReader | Scorer:
     """Load what the spec describes. Raises EngineError."""
+    if spec.get("kind") == REWARD_MODEL:
+        from workers.engines.reward_scorer import RewardScorer  # loads torch: only in a process like this
+
+        return RewardScorer.load(Path(spec["path"]))
     if spec.get("kind") != READER:
         return cast(Model, open_engine(spec))
     from workers.engines.transformers_engine import load_tokenizer  # loads torch: only in a process like this

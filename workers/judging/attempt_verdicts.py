@@ -23,6 +23,7 @@ from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by
 from flywheel.core.verifiers.attempt_places import attempt_json
 from flywheel.core.verifiers.rubric_parts import NoTarget, reference
 from workers.judging import llm_judge
+from workers.judging.reward_models import RewardModels
 from workers.sandbox.verdict import score
 from workers.worlds.world_sessions import Worlds
 
@@ -57,6 +58,7 @@ def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
     asked = judge_of(env)
     if asked:
         asked.recall(questions(env, attempts))
+    _score_at_once(env, attempts)
     is_judged_elsewhere = isinstance(env, NemoGym) or (isinstance(env, Judged) and bool(env.rubric.needs))
     found = (at_once if is_judged_elsewhere or world_of(env) else one_by_one)(
         lambda attempt: verdict(env, attempt), attempts
@@ -64,6 +66,15 @@ def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
     if asked:
         asked.keep()
     return found
+
+
+def _score_at_once(env: Environment, attempts: Sequence[Attempt]) -> None:
+    """Have the verifier's reward models score all of these in a few passes, before they are judged one by one."""
+    models = env.runners.reward_model if isinstance(env, Judged) and "reward_model" in env.rubric.needs else None
+    if isinstance(env, Judged) and isinstance(models, RewardModels):
+        for part in env.rubric.parts:
+            if part.type == "reward_model":
+                models.recall(part.settings, [(messages, env.tools) for _, messages in attempts])
 
 
 def of_rollouts(env: Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:

@@ -14,16 +14,20 @@ from django.db.models import QuerySet
 from flywheel.accounts.models import Project
 from flywheel.accounts.project_settings import model_prices
 from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
+from flywheel.agents import artifacts
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import EngineError
 from flywheel.core.envs.worlds.own_world import runners_of
 from flywheel.core.verifiers import Runners, Verdict, WorldError, rubric
 from flywheel.edge.jobs import Lease
 from flywheel.environments.proofs import judge_endpoints
+from flywheel.environments.versions import reward_parts
 from flywheel.evals.runs.void_scores import unscore
+from workers.engines.process_engine import ProcessScorer
 from workers.judging import attempt_verdicts
 from workers.judging.llm_judge import Judge, JudgeError
 from workers.judging.model_simulator import ModelSimulator
+from workers.judging.reward_models import RewardModels
 from workers.policies.endpoint_keys import with_key
 from workers.worlds.gym_sessions import Gym
 from workers.worlds.tool_servers import ToolServers
@@ -67,10 +71,21 @@ def runners(
     return replace(
         attempt_verdicts.RUNNERS,
         judge=judge_of(project, verifier, report),
+        reward_model=reward_models_of(project, verifier, lease),
         gym=Gym(),
         server=tool_servers(project, lease),
         simulator=ModelSimulator(endpoints_of(project), simulated),
     )
+
+
+def reward_models_of(project: Project, verifier: Mapping[str, Any], lease: Lease | None = None) -> RewardModels:
+    """The reward models of a verifier, each in a process of its own, which ends with the lease."""
+    asked = reward_parts.models_of(project, verifier)
+    places = {digest: artifacts.local(model.weights) for digest, model in asked.items()}
+    models = RewardModels(places, ProcessScorer)
+    if lease is not None:
+        lease.ends.callback(models.close)
+    return models
 
 
 def tool_servers(project: Project, lease: Lease | None = None) -> ToolServers:

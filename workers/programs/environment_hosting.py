@@ -91,8 +91,11 @@ def server(
     export = exported(task_set, splits)
     if problem := void_since(task_set.environment_version):
         raise JudgeError(problem, "canary")
+    project = task_set.project
     runners = replace(
-        attempt_verdicts.RUNNERS, judge=project_judges.judge_of(task_set.project, export.verifier, remembers=False)
+        attempt_verdicts.RUNNERS,
+        judge=project_judges.judge_of(project, export.verifier, remembers=False),
+        reward_model=project_judges.reward_models_of(project, export.verifier),
     )
     env = envs.build(export.kind, export.config, export.verifier, runners, export.agent)
     tasks = {task.id: task for _, task in export.tasks()}

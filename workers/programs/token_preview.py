@@ -142,6 +142,7 @@ def _taught(run: Run, loaded: Any, env: Environment, data: Data) -> Rows:
     """Rows by TRL's trainer: once as they are learnt from, and once whole, to see what is cut off."""
     from workers.trainers.weights import trained_policy
 
+    is_whole = not run.spec.recipe.makes_policy  # a pair is scored whole or not at all
     is_packed = bool(run.spec.settings.get(PACKED[0]))
     build = import_module(f"workers.trainers.{run.spec.recipe.trainer}").build
     limit, words = trained_policy.longest(loaded.model, run.spec.settings)
@@ -160,7 +161,7 @@ def _taught(run: Run, loaded: Any, env: Environment, data: Data) -> Rows:
             data.train[place]["task_id"],
             _names(data.train[place]),
             list(map(_joined, kept.get(place, [[]] * len(sequences)), sequences)),
-            "" if place in kept else f"its prompt alone reaches {words}",
+            "" if place in kept else f"it goes beyond {words}" if is_whole else f"its prompt alone reaches {words}",
         )
         for place, sequences in sorted(uncut.items())
     ]
@@ -172,13 +173,23 @@ def _batches(trainer: Any) -> dict[int, list[Tokens]]:
     batches: dict[int, list[Tokens]] = {}
     for row in trainer.train_dataset:
         batch = trainer.data_collator([row])
-        learns = batch["labels"] != -100 if "labels" in batch else batch["completion_mask"] == 1
+        learns = _learns(batch)
         lines = (batch[name].tolist() for name in ("input_ids", "attention_mask"))
         batches[row["row"]] = [
             [(token, "learnt" if does else "read") for token, is_there, does in zip(*line, strict=True) if is_there]
             for line in zip(*lines, learns.tolist(), strict=True)
         ]
     return batches
+
+
+def _learns(batch: Any) -> Any:
+    """Which tokens count: those of the answers, or the last one of each sequence, at which a reward model scores it."""
+    if "labels" in batch:
+        return batch["labels"] != -100
+    if "completion_mask" in batch:
+        return batch["completion_mask"] == 1
+    seen = batch["attention_mask"]
+    return seen.cumsum(1) == seen.sum(1, keepdim=True)
 
 
 def _joined(kept: Tokens, whole: Tokens) -> Tokens:

@@ -5,7 +5,7 @@ import importlib.metadata
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -51,6 +51,11 @@ METRICS = {
     "mean_token_accuracy": "accuracy",
     "rewards/margins": "margin",
     "rewards/accuracies": "pair_accuracy",
+    "margin": "margin",
+    "accuracy": "pair_accuracy",
+    "mean_reward": "raw_mean",
+    "min_reward": "raw_min",
+    "max_reward": "raw_max",
     "logps/chosen": "chosen_logp",
     "logps/rejected": "rejected_logp",
     "value_loss": "value_loss",
@@ -66,6 +71,9 @@ METRICS = {
     "sampling/importance_sampling_ratio/min": "sampler_weight_min",
 }
 """TRL's name of a metric to ours. `rewards/<part>/mean` and `/std` become `reward/<part>` and `reward_std/<part>`."""
+
+Measure = Callable[[int], float | None]
+"""Measures what is trained at a step and records the event; the score by which it is compared, or None."""
 
 VERSIONS = ("torch", "transformers", "trl", "peft")
 
@@ -149,8 +157,8 @@ def drive(
     data: Data,
     turn: AbstractContextManager[Any] | None = None,
 ) -> None:
-    """Train from the newest verified checkpoint, or from the start, to the end or until somebody asks to stop. `turn`
-    is taken to ask the policy on the way, where others play in the same environment."""
+    """Train a policy as `carry_out` does, asked held-out and validation tasks on the way. `turn` is taken to ask it,
+    where others play in the same environment."""
     spec = run.spec
     engine = LiveEngine(trainer.model, policy.tokenizer, spec.settings["eval_batch_size"])
     held_out = HeldOut(run, env, data.held_out, engine)
@@ -160,6 +168,21 @@ def drive(
             "no validation: other rows give away every task that was kept for it; the last step's weights become the "
             "version"
         )
+    carry_out(run, trainer, data, held_out, validation, lambda: save_final(run, trainer.model, policy.tokenizer), turn)
+
+
+def carry_out(
+    run: Run,
+    trainer: Any,
+    data: Data,
+    held_out: Measure,
+    validation: Measure,
+    save: Callable[[], dict[str, dict[str, Any]]],
+    turn: AbstractContextManager[Any] | None = None,
+) -> None:
+    """Train from the newest verified checkpoint, or from the start, to the end or until somebody asks to stop. `save`
+    publishes what was trained and returns its files."""
+    spec = run.spec
     resumed = _resume_from(run)
     best = BestWeights(run, trainer.model, until=resumed.step if resumed else 0)
     run.event(
@@ -193,7 +216,7 @@ def drive(
                 held_out(0)
             best(0, ranks.agreed(validation(0) if run.is_first else None))
         trainer.train(resume_from_checkpoint=str(resumed.path) if resumed else None)
-    _end(run, trainer.model, policy.tokenizer, recorder)
+    _end(run, save, recorder)
     if run.is_first:
         shutil.rmtree(run.work, ignore_errors=True)
 
@@ -205,7 +228,7 @@ def _resume_from(run: Run) -> Checkpoint | None:
     return found
 
 
-def _end(run: Run, model: Any, tokenizer: Any, recorder: "Recorder") -> None:
+def _end(run: Run, save: Callable[[], dict[str, dict[str, Any]]], recorder: "Recorder") -> None:
     saved, best = recorder.saved, recorder.best
     if not run.is_first:
         return
@@ -216,7 +239,7 @@ def _end(run: Run, model: Any, tokenizer: Any, recorder: "Recorder") -> None:
         return
     checkpoints.prune(run.path, run.spec.settings["keep_checkpoints"])  # killed after the last one, there is one more
     chosen = best.restore()
-    files = save_final(run, model, tokenizer)
+    files = save()
     ended = {"early": run.step < run.spec.settings["steps"]} | ({"chosen": chosen} if chosen is not None else {})
     run.event("training_end", status="completed", step=run.step, seconds=run.seconds, **ended)
     run.write_result(
@@ -239,8 +262,8 @@ class Recorder(TrainerCallback):
         self,
         run: Run,
         trainer: Any,
-        held_out: HeldOut,
-        validation: ProgressEval,
+        held_out: Measure,
+        validation: Measure,
         best: BestWeights,
         turn: AbstractContextManager[Any],
     ) -> None:

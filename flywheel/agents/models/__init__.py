@@ -1,8 +1,9 @@
-"""Agents, their immutable versions, the artifacts (weights) that versions are made of, and the keys of attempts."""
+"""Agents, their immutable versions, reward models, the artifacts (weights) of both, and the keys of attempts."""
 
 from flywheel.agents.models.agents import Agent
 from flywheel.agents.models.artifacts import Artifact
 from flywheel.agents.models.attempt_keys import AttemptKey, AttemptSpan
+from flywheel.agents.models.reward_models import RewardModel
 from flywheel.agents.models.versions import Version
 
-__all__ = ["Agent", "Artifact", "AttemptKey", "AttemptSpan", "Version"]
+__all__ = ["Agent", "Artifact", "AttemptKey", "AttemptSpan", "RewardModel", "Version"]

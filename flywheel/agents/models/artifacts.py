@@ -13,7 +13,7 @@ class Artifact(models.Model):
     manifest = models.JSONField()
     """`{file name: {"sha256": hex, "size": bytes}}`"""
     kind = models.CharField(max_length=16)
-    """`model` or `adapter`."""
+    """`model`, `adapter` or `reward_model`."""
     size = models.PositiveBigIntegerField()
     created_at = models.DateTimeField(default=timezone.now)
 

@@ -192,7 +192,12 @@ def _check_together(values: Mapping[str, Any]) -> None:
     if micro and batch // processes % micro:
         whole = f"batch_size {batch}" if processes == 1 else f"the {batch // processes} of batch_size a process has"
         raise FieldError(f"{micro} does not divide {whole}; expected a divisor of it", field="micro_batch_size")
-    if values["patience"] and not values["validation_share"]:
+    if "center_rewards" in values and not values["validation_share"]:
+        raise FieldError(
+            "0 keeps no pairs aside, and a reward model is measured by pairs that it has not seen; 0.2 would be right",
+            field="validation_share",
+        )
+    if values.get("patience") and not values["validation_share"]:
         raise FieldError(
             f"{values['patience']} counts validations, and nothing is kept to validate on; set validation_share too",
             field="patience",

@@ -263,6 +263,8 @@ def _answering(plan: Plan) -> dict[str, int]:
     at_once = min(int(settings["eval_batch_size"]), max(1, asked))
     number = HALF if plan.device == "cuda" and plan.is_lora else FLOAT
     prompt = plan.lengths.longest
+    if not ALGORITHMS[plan.algorithm].makes_policy:  # it is only read
+        return {"answers": at_once * prompt * (3 * shapes.inner + 6 * shapes.hidden) * number}
     cache = 2 * shapes.layers * shapes.keys * (prompt + int(settings["max_completion_length"])) * at_once * number
     prefill = at_once * prompt * (3 * shapes.inner + 6 * shapes.hidden) * number
     scores = at_once * shapes.vocabulary * FLOAT * ANSWER_COPIES[plan.practises]

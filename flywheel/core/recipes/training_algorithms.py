@@ -29,6 +29,8 @@ class Algorithm:
     """Settings of which it wants another default."""
     has_teacher: bool = False
     """Whether another model's probabilities judge its attempts, and not their verdicts."""
+    makes_policy: bool = True
+    """Whether what it trains acts, as a version of the agent; a reward model only scores."""
 
     @property
     def plays_episodes(self) -> bool:
@@ -188,6 +190,17 @@ ALGORITHMS: dict[str, Algorithm] = {
             fixed={"loss_type": "dapo", "importance_sampling_level": "token"},
             own={"num_generations": 2},
             has_teacher=True,
+        ),
+        Algorithm(
+            "reward_model",
+            "Reward model",
+            trainer="reward_model",
+            data="pairs",
+            fixes=(),
+            description="Trains no policy but a judge: a model that scores the preferred answer of a pair above the "
+            "other. A verifier can then use it as a part, in evals and as a reward.",
+            own={"steps": 60, "batch_size": 16, "learning_rate": 1e-4, "validation_share": 0.2},
+            makes_policy=False,
         ),
     )
 }

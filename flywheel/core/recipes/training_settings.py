@@ -18,6 +18,7 @@ _STEPPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and r
 """Those whose advantages may be by turn: their baseline is the group."""
 _SHARED = ("sft", "dpo", *_GROUPED)
 """Those whose whole model is TRL's to share among processes, and whose batches may be divided."""
+_POLICIES = tuple(row.name for row in ALGORITHMS.values() if row.makes_policy)
 _TAUGHT = tuple(row.name for row in ALGORITHMS.values() if not row.practises)
 
 
@@ -75,8 +76,8 @@ _ROWS = [
     ),
     Setting(
         "batch_size", int, 32,
-        "What one step learns from: rows (SFT, AWR, KTO), pairs (DPO) or completions (the others: tasks × "
-        "num_generations).",
+        "What one step learns from: rows (SFT, AWR, KTO), pairs (DPO, reward model) or completions (the others: tasks "
+        "× num_generations).",
         reinforced=128, min=1, max=65_536, shown=True,
     ),
     Setting(
@@ -120,9 +121,9 @@ _ROWS = [
     Setting(
         "max_completion_length", int, 96,
         "Tokens that the policy may answer, in its attempts and in every held-out evaluation.",
-        min=1, max=131_072, shown=True,
+        algorithms=_POLICIES, min=1, max=131_072, shown=True,
     ),
-    Setting("eval_batch_size", int, 128, "Held-out tasks answered at once.", min=1, max=4096),
+    Setting("eval_batch_size", int, 128, "Held-out tasks answered, or texts scored, at once.", min=1, max=4096),
     Setting(
         "validation_share", float, 0.0,
         "Share of the training sources that is kept out of training and evaluated during it. By it the best weights "
@@ -133,16 +134,18 @@ _ROWS = [
         "validation_every", int, 0, "Steps from one validation to the next; 0 is as often as the held-out curve.",
         min=0, max=1_000_000,
     ),
-    Setting("validation_tasks", int, 64, "Tasks of a validation, at most.", min=1, max=4096),
+    Setting("validation_tasks", int, 64, "Tasks of a validation, or a reward model's pairs, at most.", min=1, max=4096),
     Setting(
         "final_weights", str, "best",
         "Which weights become the version: those of the best validation score, the first of them, or the last step's. "
         "Without validation it is the last step's.",
+        algorithms=_POLICIES,
         choices=("best", "last"),
     ),
     Setting(
         "patience", int, 0,
         "Validations in a row without a better score that end the run; 0 lets it run to its last step.",
+        algorithms=_POLICIES,
         min=0, max=1000,
     ),
     Setting("keep_checkpoints", int, 2, "How many of the newest checkpoints stay on disk.", min=2, max=1000),
@@ -303,6 +306,11 @@ _ROWS = [
         "Where log-probabilities were recorded, a token counts by how much likelier it is for the policy in training, "
         "at most this much. 0 leaves them aside.",
         algorithms=("awr",), min=0.0, max=100.0,
+    ),
+    Setting(
+        "center_rewards", float, 0.01,
+        "Pull of the scores' sum in a pair towards 0, so that they stay comparable between requests; 0 is none.",
+        algorithms=("reward_model",), min=0.0, max=1.0,
     ),
 ]  # fmt: skip
 

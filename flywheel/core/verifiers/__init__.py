@@ -100,6 +100,15 @@ class Judge(Protocol):
     ) -> Verdict: ...
 
 
+class RewardModel(Protocol):
+    """Scores a conversation by a trained reward model (`reward_model_rules`). Gives an unscored verdict where it
+    cannot, and never raises."""
+
+    def __call__(
+        self, settings: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> Verdict: ...
+
+
 class GymError(RuntimeError):
     """Somebody else's server did not play or did not judge. Nothing of it is a score."""
 
@@ -165,6 +174,7 @@ class Runners:
 
     python: Python | None = None
     judge: Judge | None = None
+    reward_model: RewardModel | None = None
     gym: Gym | None = None
     world: World | None = None
     server: ToolServer | None = None

@@ -81,6 +81,11 @@ def number(where: str, settings: dict[str, Any]) -> None:
         raise VerifierError(f"{where}.least: it is above most")
 
 
+def least(where: str, settings: dict[str, Any]) -> None:
+    if not 0 < settings.get("least", 1.0) <= 1:
+        raise VerifierError(f"{where}.least: {settings['least']:g} is not above 0 and at most 1")
+
+
 def call(where: str, settings: dict[str, Any]) -> None:
     wanted_value(where, settings)
     value = settings.get("value")

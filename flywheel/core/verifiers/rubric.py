@@ -21,8 +21,8 @@ from typing import Any
 from flywheel.core.digests import canonical
 from flywheel.core.verifiers import PASS, Verdict, VerifierError, checked, unscored
 from flywheel.core.verifiers.judge_prompts import part_digest
+from flywheel.core.verifiers.reward_model_rules import PARTS
 from flywheel.core.verifiers.rubric_parts import Case, Setting, judge
-from flywheel.core.verifiers.shaping_parts import PARTS
 
 KIND = "rubric"
 REWARD = "reward"

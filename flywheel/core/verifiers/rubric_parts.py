@@ -4,8 +4,8 @@ A part reads a named place of the attempt (`attempt_places`), and what is wanted
 key of the task's target. A type is declared once, by `@part(…)` above the function that judges; form, API and rubric
 come from `PARTS`.
 
-A type which needs something that is not pure (`python` the sandbox, `judge` an endpoint) names its runner and takes it
-from `case.runners`. A further one is: a field of `Runners`, a type here.
+A type which needs something that is not pure (`python` the sandbox, `judge` an endpoint, `reward_model` its weights)
+names its runner and takes it from `case.runners`. A further one is: a field of `Runners`, a type here.
 """
 
 import json
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flywheel.core.digests import canonical, read_json
-from flywheel.core.traces import Trace, json_schemas
+from flywheel.core.traces import Message, Trace, json_schemas
 from flywheel.core.traces.json_schemas import pattern
 from flywheel.core.verifiers import Runners, Verdict, judge_prompts, part_checks, unscored
 from flywheel.core.verifiers.attempt_numbers import number_of
@@ -65,6 +65,9 @@ class Case:
     difference: Callable[[], tuple[Counter[Any], Counter[Any]]] | None
     """Changes of the state that were wanted and that were made, where the environment keeps a state."""
     runners: Runners
+    written: Sequence[Message] = ()
+    """The attempt as the model wrote it, for whoever does not read it as its program does."""
+    tools: Sequence[Mapping[str, Any]] = ()
     tokens: int | None = None
     """How many the policy wrote; None where nobody counted them."""
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from flywheel.core.verifiers import Verdict, VerifierError, part_checks
+from flywheel.core.verifiers import Verdict, part_checks
 from flywheel.core.verifiers.attempt_places import read, shown
 from flywheel.core.verifiers.rubric_parts import PARTS, PATH, TARGET, Case, NoTarget, Setting, expected_value, part
 from flywheel.core.verifiers.text_similarity import METRICS, similarity
@@ -64,8 +64,7 @@ def _text(settings: Mapping[str, Any], case: Case) -> Verdict:
 
 def _check_similarity(where: str, settings: dict[str, Any]) -> None:
     part_checks.wanted_value(where, settings)
-    if not 0 < settings.get("least", 1.0) <= 1:
-        raise VerifierError(f"{where}.least: {settings['least']:g} is not above 0 and at most 1")
+    part_checks.least(where, settings)
 
 
 @part(

@@ -21,6 +21,7 @@ from flywheel.edge.refusals import Refused, at_field
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.environments.proofs.proof_jobs import prove_all_again
+from flywheel.environments.versions import reward_parts
 from flywheel.environments.versions.environment_terms import Terms
 from flywheel.trajectories.models import Source, Trajectory
 
@@ -79,6 +80,7 @@ def environment_version(
     if environment.versions.order_by("-number").values_list("config", flat=True).first() != config:
         check_new(environment.kind, config)  # what the newest has stays
     check_verifier(environment, config, verifier)
+    verifier = reward_parts.frozen(environment.project, verifier)
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     content = digest({"kind": environment.kind, "config": config, "verifier": verifier})
     newest = environment.versions.order_by("-number").first()

@@ -25,6 +25,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Environment, EnvironmentVersion, Opening, Split, Task, TaskSet, Trial
 from flywheel.environments.proofs.judge_endpoints import is_touched
 from flywheel.environments.proofs.red_green_proof import common_wrong, judge_rollouts, prove
+from flywheel.environments.versions import reward_parts
 from flywheel.environments.versions.environment_versions import check_verifier, latest
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
@@ -55,6 +56,7 @@ def submit(
     if not is_rubric(verifier):
         raise VerifierError(f'kind: {verifier.get("kind")!r} cannot be tried; expected a "rubric"')
     check_verifier(environment, latest(environment).config, verifier)
+    verifier = reward_parts.frozen(environment.project, verifier)
     if not 0 <= rollouts <= ROLLOUTS_MOST:
         raise Refused(f"{rollouts} is not from 0 to {ROLLOUTS_MOST}", field="rollouts")
     named = _named(environment, trajectories)

@@ -210,6 +210,8 @@ class RunOut(Schema):
     """Id of the new version's eval on held-out tasks."""
     produced: Ref | None
     """The version that it produced."""
+    reward_model: Ref | None
+    """The reward model that it trained, which is no version."""
     created_by: Ref
     created_at: datetime
     started_at: datetime | None
@@ -473,6 +475,7 @@ def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:
         "task_set",
         "dataset",
         "produced__agent",
+        "reward_model",
         "created_by",
         "stage",
         "reward_audit__run__version__agent",

@@ -29,6 +29,7 @@ from flywheel.core.recipes import ELSEWHERE
 from flywheel.environments.models import MEASURED, Split, Suite, Task, TaskSet, TaskSetMember
 from flywheel.environments.task_sets.leaks import learnt_from
 from flywheel.environments.tasks.task_rows import core_task
+from flywheel.environments.versions import reward_parts
 from flywheel.training.models import ContaminationCheck, Dataset, TrainingRun
 
 AT_ONCE = 3_000
@@ -157,6 +158,15 @@ def datasets_of(version: Version) -> list[Dataset]:
     that taught one of these."""
     runs = TrainingRun.that_made(learnt_from([version])[version.pk])
     return list(Dataset.objects.filter(training_runs__in=runs).distinct().order_by("pk"))
+
+
+def learnt_by_reward(task_set: TaskSet) -> list[Dataset]:
+    """Everything that the reward models of a set's verifier learnt from, and the versions that they began with."""
+    version = task_set.environment_version
+    models = reward_parts.models_of(task_set.project, version.verifier).values()
+    runs = TrainingRun.objects.filter(reward_model__in=list(models))
+    own = list(Dataset.objects.filter(training_runs__in=runs).distinct().order_by("pk"))
+    return own + [dataset for model in models for dataset in datasets_of(model.base) if dataset not in own]
 
 
 def _kept(dataset: Dataset) -> Any:

@@ -1,4 +1,4 @@
-"""Refusals of data that has anything of what measures a run, and of a base or teacher that learnt from such data.
+"""Refusals of data that has anything of what measures a run, and of what else learnt from such data.
 
     refuse_at_hand(base, dataset, …)     at the launch, by the checks that nobody has to wait for
     refusal(run)                         by the run's worker before its trainer starts, what is missing found now
@@ -39,13 +39,16 @@ class _Pair:
 
 
 def _pairs(base: Version, dataset: Dataset, task_set: TaskSet, teacher: Version | None) -> Iterator[_Pair]:
-    """The data and all that base and teacher learnt from beside the tasks that measure the run, and the data beside the
-    regression suites of the base's agent."""
+    """The data and all that base, teacher and the verifier's reward models learnt from beside the tasks that measure
+    the run, and the data beside the regression suites of the base's agent."""
     yield _Pair(dataset, task_set, "dataset")
     for earlier in contamination_checks.datasets_of(base):
         yield _Pair(earlier, task_set, "base")
     for earlier in contamination_checks.datasets_of(teacher) if teacher else ():
         yield _Pair(earlier, task_set, "teacher")
+    for each in dataset.task_sets or [task_set]:
+        for earlier in contamination_checks.learnt_by_reward(each):
+            yield _Pair(earlier, task_set, "task_set")
     for suite in suite_definitions.present(base.agent):
         yield _Pair(dataset, suite.task_set, "dataset", suite)
 

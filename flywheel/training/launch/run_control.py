@@ -134,7 +134,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     check_choice(request.algorithm, recipes.ALGORITHMS, field="algorithm")
     algorithm = recipes.ALGORITHMS[request.algorithm]
     base, task_set, seed = request.base, request.task_set, request.seed
-    baseline = _check_base(base, task_set)
+    baseline = _check_base(algorithm, base, task_set)
     check_teacher(algorithm, base, request.teacher)
     task_sets = (request.dataset and request.dataset.task_sets) or [task_set]
     _refuse_turns(algorithm, task_sets)
@@ -248,20 +248,22 @@ def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
 
 def needs_reason(algorithm: str, recommendation: Recommendation) -> str:
     """Why a person must say why they choose this algorithm; empty when it is the recommended fix."""
+    if not recipes.ALGORITHMS[algorithm].makes_policy:  # it fixes nothing by itself
+        return ""
     first = lightest(recommendation)
     if first is None:
         return "the evidence supports no fix yet"
     return "" if first["fix"] in recipes.ALGORITHMS[algorithm].fixes else f"{first['label']} is recommended"
 
 
-def _check_base(base: Version, task_set: TaskSet) -> EvalRun:
-    """The baseline that the run will be compared with. Raises Refused."""
+def _check_base(algorithm: recipes.Algorithm, base: Version, task_set: TaskSet) -> EvalRun | None:
+    """The baseline that the run will be compared with; a reward model needs none. Raises Refused."""
     if base.agent.project_id != task_set.project_id:
         raise Refused(f"{base} belongs to another project than {task_set}", field="base")
     if problem := untrainable(base):
         raise Refused(problem, field="base")
     baseline = baseline_of(base, task_set)
-    if baseline is None:
+    if baseline is None and algorithm.makes_policy:
         raise Refused(
             f"evaluate {base} on the held-out tasks of {task_set} first; without a baseline there is nothing to "
             f"compare with",

@@ -22,8 +22,8 @@ def named_tasks(run: TrainingRun, split: Split) -> Iterator[envs.Task]:
 
 
 def validation_tasks(run: TrainingRun) -> list[envs.Task]:
-    """The tasks that the run is validated on; none where it keeps none."""
-    share = run.settings.get("validation_share", 0.0)
+    """The tasks that the run is validated on; none where it keeps none, or for a reward model, which answers none."""
+    share = run.settings.get("validation_share", 0.0) if run.makes_policy else 0.0
     found: list[envs.Task] = []
     for task_set in run.task_sets if share else ():
         kept = set(choose_tasks(task_set, share, run.seed))

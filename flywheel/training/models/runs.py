@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Now
 
-from flywheel.agents.models import Artifact, Version
+from flywheel.agents.models import Artifact, RewardModel, Version
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.jobs import Job, JobEvent, State, ownerless
 from flywheel.edge.refusals import NoRoom
@@ -82,6 +82,10 @@ class TrainingRun(Job):
     chosen_step = models.PositiveIntegerField(null=True, blank=True)
     """The step whose weights the produced version has, where validation chose them; None for the last step's."""
     produced = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="produced_by")
+    reward_model = models.ForeignKey(
+        RewardModel, on_delete=models.PROTECT, null=True, blank=True, related_name="training_runs"
+    )
+    """What a run of that algorithm made, which is no version."""
     evaluation = models.ForeignKey(EvalRun, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     """The produced version's eval, started when the run succeeds."""
 
@@ -139,6 +143,11 @@ class TrainingRun(Job):
         return known.label if known else self.algorithm
 
     @property
+    def makes_policy(self) -> bool:
+        """Whether a version comes of it, which acts; else a reward model, which scores."""
+        return self.algorithm not in ALGORITHMS or ALGORITHMS[self.algorithm].makes_policy
+
+    @property
     def task_sets(self) -> list[TaskSet]:
         """The sets whose held-out tasks measure it, the one that it is compared by first."""
         return self.dataset.task_sets or [self.task_set]
@@ -151,6 +160,8 @@ class TrainingRun(Job):
     @property
     def trained(self) -> Artifact | None:
         """The weights, or the adapter, that it made; None until it has succeeded."""
+        if self.reward_model is not None:
+            return self.reward_model.weights
         if self.produced is None:
             return None
         return self.produced.adapter if self.tuning["mode"] == "lora" else self.produced.weights

@@ -225,9 +225,9 @@ def _fitting(memory: memory_estimate.Memory | None) -> str:
 
 def _validation(form: launch_form.LaunchForm, task_set: TaskSet) -> dict[str, Any] | None:
     """Count the train tasks that a run would keep to validate on, or say why there are none; None where it wants
-    none."""
+    none, and for a reward model, which keeps pairs aside."""
     share = form.settings_now.get("validation_share")
-    if not share:
+    if not share or not form.known.makes_policy:
         return None
     dataset, seed = form.cleaned_data.get("dataset"), number(form["seed"].data or "") or 0
     sets = (dataset.task_sets if dataset else []) or [task_set]

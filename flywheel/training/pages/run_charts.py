@@ -37,6 +37,7 @@ PICTURES = [
     Picture("accuracy", "Token accuracy", {"accuracy": "tokens"}, share=True, note="on the training rows"),
     Picture("margin", "Reward margin", {"margin": "good − bad"}, axis="margin"),
     Picture("pairs", "Pairs ranked right", {"pair_accuracy": "pairs"}, share=True, note="on the training pairs"),
+    Picture("raw", "Raw score", {"raw_mean": "mean", "raw_min": "lowest", "raw_max": "highest"}, axis="score"),
     Picture("logps", "Log-probability", {"chosen_logp": "good answers", "rejected_logp": "bad answers"}, axis="log p"),
     Picture(
         "groups", "Zero-variance groups", {"zero_variance_groups": "groups"}, share=True, note="they teach nothing"
@@ -120,11 +121,13 @@ def curves(run: TrainingRun, steps: Steps, stride: int, *, aside: bool = False) 
 
 def held_out(run: TrainingRun) -> dict[str, Any] | None:
     """Success of the policy on held-out tasks as it learns, against itself before the first step; None where it was not
-    measured yet.
+    measured yet. Of a reward model, which solves nothing, the pairs that were kept aside.
 
     The run's own evaluations are greedy and on some of the tasks, so the dashed line is the start asked the same way;
     the baseline eval, which samples all tasks, is another measure and would be a false comparison here.
     """
+    if not run.makes_policy:
+        return _pairs(run)
     evals = list(run.points.filter(kind=Point.Kind.EVAL).order_by("step").values_list("step", "values"))
     if not evals:
         return None
@@ -149,6 +152,24 @@ def held_out(run: TrainingRun) -> dict[str, Any] | None:
         ],
         **({} if run.chosen_step is None else {"marks": [{"x": run.chosen_step, "label": "weights kept"}]}),
         **({} if start is None else {"baseline": start}),
+    }
+
+
+def _pairs(run: TrainingRun) -> dict[str, Any] | None:
+    """The share of pairs that a reward model ranks right, of those that were kept aside."""
+    points = list(run.points.filter(kind=Point.Kind.VALIDATION).order_by("step").values_list("step", "values"))
+    if not points:
+        return None
+    shares = [_percent(values["pair_accuracy"]) for _, values in points]
+    return {
+        "kind": "line",
+        "title": "Unseen pairs ranked right",
+        "key": f"pairs-aside-{run.pk}",
+        "note": f"{max(values['n'] for _, values in points)} pairs kept out of training; 50% is chance",
+        "x": {"title": "step"},
+        "y": {"title": "share", "unit": "%", "range": [0, 100]},
+        "series": [{"name": "pairs", "role": "candidate", "x": [step for step, _ in points], "y": shares}],
+        "baseline": 50,
     }
 
 

@@ -130,6 +130,8 @@ def lineage(run: TrainingRun) -> list[dict[str, Any]]:
     ]
     if run.produced:
         chain.append(_link(str(run.produced), "agents:version", slug, run.produced.agent.name, run.produced.number))
+    if run.reward_model:
+        chain.append({"label": f"reward model {run.reward_model}", "url": "", "current": False})
     if run.evaluation:
         chain.append(_link(str(run.evaluation), "evals:run", slug, run.evaluation.pk))
     for candidate in run.candidates.all()[:1]:

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.recipes import ALGORITHMS
+from flywheel.core.verifiers.reward_model_rules import KINDS, probability
 from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import form_key, number
@@ -54,7 +55,7 @@ def index(request: PageRequest) -> HttpResponse:
     found = runs.filter(**{name: value for name, value in wanted.items() if value})
     evals = Point.objects.filter(run=OuterRef("pk"), kind=Point.Kind.EVAL)
     shown = found.select_related(
-        "base__agent", "produced__agent", "task_set", "created_by", "baseline", "evaluation"
+        "base__agent", "produced__agent", "reward_model", "task_set", "created_by", "baseline", "evaluation"
     ).annotate(
         eval_step=Subquery(evals.order_by("-step").values("step")[:1]),
         eval_values=Subquery(evals.order_by("-step").values("values")[:1]),
@@ -150,6 +151,7 @@ def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
         "waiting": device_queue.waiting(found),
         "places": device_queue.places(found.project) if found.state == State.QUEUED else (),
         "candidate": found.candidates.first(),
+        "canaries": _canaries(found),
     }
 
 
@@ -202,8 +204,25 @@ def make_version(request: PageRequest, pk: int, step: int) -> HttpResponse:
     return redirect(f"{reverse('training:run', args=[request.project.slug, pk])}#files")
 
 
+def _canaries(found: TrainingRun) -> dict[str, Any]:
+    """The canaries of the reward model that a run made: all that was measured, and what follows; empty without one."""
+    made = found.reward_model
+    if made is None:
+        return {}
+    reference = made.canaries["reference"]
+    kinds = [
+        {
+            "label": KINDS[kind],
+            "score": probability(row["median"], reference),
+            **row,
+        }
+        for kind, row in made.canaries["degenerate"].items()
+    ]
+    return {"kinds": kinds, "problems": made.problems, **made.canaries}
+
+
 def _checkpoints(found: TrainingRun) -> dict[str, Any]:
-    kept = kept_checkpoints.kept_of(found)
+    kept = kept_checkpoints.kept_of(found) if found.makes_policy else []
     return {"checkpoints": kept, "is_version_made": any(each.job and not each.job.is_finished for each in kept)}
 
 
@@ -226,6 +245,7 @@ def run_of(request: PageRequest, pk: int) -> TrainingRun:
         "produced__agent",
         "produced__weights",
         "produced__adapter",
+        "reward_model__weights",
         "evaluation",
         "recommendation",
         "created_by",

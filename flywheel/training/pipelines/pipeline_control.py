@@ -14,6 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
+from flywheel.core import recipes
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused
@@ -93,6 +94,9 @@ def at_stage(number: int) -> Iterator[None]:
 def _freeze(number: int, stage: StageRequest, before: Sequence[PipelineStage], actor: Actor) -> PipelineStage:
     """A stage with every reference resolved, after those that are checked already. Raises Refused."""
     asked = stage.run
+    known = recipes.ALGORITHMS.get(asked.algorithm)
+    if known and not known.makes_policy:
+        raise Refused(f"{known.label} makes no version for a stage to start from; launch it alone", field="algorithm")
     if before:
         # The ladder cannot be asked about a version that is not there.
         reason = asked.override_reason.strip() or f"stage {number} of a pipeline"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.edge.jobs import State
-from flywheel.edge.refusals import Missing
+from flywheel.edge.refusals import Missing, Refused
 from flywheel.training.models import CheckpointVersion, Point, TrainingRun
 from flywheel.training.runs.run_files import checkpoints_of
 
@@ -56,11 +56,13 @@ def kept_of(run: TrainingRun) -> list[Kept]:
 def make_version(run: TrainingRun, step: int, actor: Actor) -> tuple[CheckpointVersion, bool]:
     """Have a worker make a version of a checkpoint, or try again what failed. Returns the job and whether it is new.
 
-    Raises Missing for a checkpoint that is not kept.
+    Raises Missing for a checkpoint that is not kept, and Refused for one of a reward model.
     """
     made = run.checkpoint_versions.filter(step=step).first()
     if made is not None:
         return (made.resume(actor) if made.state in (State.FAILED, State.CANCELLED) else made), False
+    if not run.makes_policy:
+        raise Refused(f"{run} trains a reward model, which is no version", field="step")
     there = checkpoints_of(run)
     if step not in there:
         kept = f"it keeps those of steps {', '.join(map(str, sorted(there)))}" if there else "it keeps none here"

@@ -135,9 +135,15 @@ def output_tail(run: TrainingRun) -> str:
 
 def _weights(run: TrainingRun) -> Iterator[RunFile]:
     if artifact := run.trained:
-        about = "adapter" if run.tuning["mode"] == "lora" else "weights"
+        about = f"{'adapter' if artifact.kind == 'adapter' else 'weights'} of {run.produced or run.reward_model}"
         for name, entry in sorted(artifact.manifest.items()):
-            yield RunFile(f"final/{name}", f"{about} of {run.produced}", entry["size"], entry["sha256"], artifact)
+            yield RunFile(
+                f"final/{name}",
+                about,
+                entry["size"],
+                entry["sha256"],
+                artifact,
+            )
 
 
 def _checkpoints(run: TrainingRun) -> Iterator[RunFile]:

@@ -80,8 +80,9 @@ ROWS: dict[str, Callable[[str], dict[str, Any]]] = {
     "dpo": pair_row,
     "kto": thumb_row,
     "awr": scored_row,
+    "reward_model": pair_row,
 }
-TRAINER = {"sft": "sft", "dpo": "dpo", "rloo": "rloo", "kto": "kto", "awr": "sft"}
+TRAINER = {"sft": "sft", "dpo": "dpo", "rloo": "rloo", "kto": "kto", "awr": "sft", "reward_model": "reward_model"}
 
 
 class Directory:
@@ -114,6 +115,7 @@ class Directory:
             "dpo": {"batch_size": 4},
             "kto": {"batch_size": 4},
             "awr": {"batch_size": 4, "learning_rate": 5e-3},
+            "reward_model": {"batch_size": 4},
         }
         chosen = sizes.get(algorithm, {"batch_size": 8, "num_generations": 4, "max_completion_length": 24})
         self.spec: dict[str, Any] = {
@@ -126,7 +128,7 @@ class Directory:
             "tuning": {"mode": "full"},
             "settings": {
                 "steps": steps,
-                "max_completion_length": 24,
+                **({} if algorithm == "reward_model" else {"max_completion_length": 24}),
                 "eval_batch_size": 8,
                 **chosen,
                 **(settings or {}),
@@ -142,6 +144,8 @@ class Directory:
         if algorithm == "distillation" and teacher is not None:
             weights = {"path": str(teacher), "digest": checkpoints.directory_digest(teacher)}
             self.spec["teacher"] = {"base": weights, "adapter": None}
+        if algorithm == "reward_model":
+            self.spec["validation"] = {"every": eval_every, "limit": 64}
         if validation:
             self.spec["data"]["validation"] = self.write("data/validation.jsonl", validation)
             self.spec["validation"] = {"every": eval_every, "limit": 64}

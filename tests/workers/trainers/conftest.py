@@ -82,6 +82,7 @@ def start() -> Iterator[Start]:
             "trl.trainer.sft_trainer",
             "trl.trainer.dpo_trainer",
             "trl.trainer.kto_trainer",
+            "trl.trainer.reward_trainer",
         ]
     )
     started: list[Any] = []

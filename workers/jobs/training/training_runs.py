@@ -25,13 +25,15 @@ from django.utils.dateparse import parse_datetime
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents import artifacts
-from flywheel.agents.models import Artifact, Version
+from flywheel.agents.models import Artifact, RewardModel, Version
 from flywheel.core import digests, envs, recipes
 from flywheel.core.recipes.memory_forecast import ASKED_MOST
+from flywheel.core.verifiers import reward_model_rules
 from flywheel.edge.jobs import Lease, LeaseLost, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet
+from flywheel.environments.versions import reward_parts
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import submission
 from flywheel.evals.serving.loaded_adapters import base_name
@@ -96,7 +98,7 @@ def prepare(run: TrainingRun, place: Path) -> None:
     }
     if tasks := validation_tasks(run):
         data["validation"] = _write_tasks(place / "data" / "validation.jsonl", tasks)
-    elif run.settings.get("validation_share"):
+    elif run.makes_policy and run.settings.get("validation_share"):
         run.note(
             "no validation: its train tasks come from a single source; the last step's weights become the version",
             "warning",
@@ -122,7 +124,9 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
         "keep_attempts": ATTEMPTS_MOST,
         "data": data,
     }
-    if "validation" in data:
+    if models := _reward_models(run):
+        spec["reward_models"] = models
+    if "validation" in data or not run.makes_policy:
         limit = run.settings["validation_tasks"]
         spec["validation"] = {"every": run.settings["validation_every"] or every, "limit": limit}
     if run.reward_recipe:
@@ -136,6 +140,13 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
 def _sources(run: TrainingRun) -> dict[str, Any]:
     """The run's start: its base, and the adapter on it or None; and its teacher, where it has one."""
     return _weights(run.base) | ({"teacher": _weights(run.teacher)} if run.teacher else {})
+
+
+def _reward_models(run: TrainingRun) -> dict[str, dict[str, str]]:
+    """The reward models that the run's verifiers ask, by the digest that their parts have of them."""
+    versions = [task_set.environment_version for task_set in run.task_sets]
+    found = [reward_parts.models_of(run.project, version.verifier) for version in versions]
+    return {digest: _source(model.weights) for each in found for digest, model in each.items()}
 
 
 def _weights(version: Version) -> dict[str, Any]:
@@ -339,7 +350,8 @@ def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
 
 
 def _measured(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("success", "score", "n", "unscored", "parts", "tokens", "slices", "seconds", "environments", "overall")
+    of_tasks = ("success", "score", "n", "unscored", "parts", "tokens", "slices", "seconds", "environments", "overall")
+    names = (*of_tasks, "pair_accuracy", "margin", "loss")
     return {name: row[name] for name in names if name in row}
 
 
@@ -381,7 +393,11 @@ def write_rows(path: Path, content: bytes, rows: int) -> dict[str, Any]:
 
 
 def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
-    """Make the trained weights a version, and queue its eval on the same held-out tasks as the baseline's."""
+    """Make the trained weights a version, and queue its eval on the same held-out tasks as the baseline's; or a reward
+    model."""
+    if not run.makes_policy:
+        _keep_reward_model(lease, run, place)
+        return
     artifact = store_weights(run, place)
     chosen = trainer_process.result_of(place).get("chosen")
     with lease.guard():
@@ -397,6 +413,20 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
     else:
         lease.log(f"made {version}; its evaluation is eval {evaluation.pk}")
     _evaluate_others(lease, run, version)
+    _finish(lease, place)
+
+
+def _keep_reward_model(lease: Lease, run: TrainingRun, place: Path) -> None:
+    artifact = artifacts.store(place / "final", "reward_model")
+    canaries = json.loads(artifacts.read(artifact, reward_model_rules.FACTS))
+    with lease.guard():
+        made = RewardModel.make(run.base, artifact, canaries, run.created_by)
+        lease.update(reward_model=made)
+    lease.log(f"made {made}; " + (f"it may not judge: {'; '.join(made.problems)}" if made.problems else "it may judge"))
+    _finish(lease, place)
+
+
+def _finish(lease: Lease, place: Path) -> None:
     lease.finish(State.SUCCEEDED)
     for name in ("work", "best"):
         shutil.rmtree(place / name, ignore_errors=True)

@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from flywheel.core.errors import FieldError
 from flywheel.core.evidence import compared_items, contamination
 from flywheel.core.verifiers import VerifierError, rubric
 from workers.judging import broker_line
+from workers.judging.reward_models import RewardModels, load_here
 from workers.trainers.run.run_failures import TrainingError
 
 T = TypeVar("T")
@@ -70,12 +71,15 @@ class Spec:
     train: Rows
     held_out: Rows | None
     validation: Rows | None
-    """Tasks of the train side that are asked on the way; rows of their clusters are not trained on."""
+    """Tasks of the train side that are asked on the way; rows of their clusters are not trained on. A reward model
+    keeps some of its pairs aside instead."""
     validation_every: int
     validation_limit: int
     teacher: Teacher | None
     reward: rubric.Rubric | None
     """The recipe that it learns from, beside the environment's verifier; None where that is its reward."""
+    reward_models: Mapping[str, Source]
+    """Those that the verifier asks, by the digest that its parts have of them."""
     served_base: str
     """The base's name on the vLLM server that samples the attempts; empty where the trainer does."""
     digest: str
@@ -105,7 +109,9 @@ def environment(spec: Spec) -> Environment:
         asked = spec.environment
         agent = AgentConfig.from_json(asked["agent"]) if "agent" in asked else None
         config, verifier = asked.get("config", {}), asked.get("verifier", {})
-        env = build(asked.get("kind", ""), config, verifier, broker_line.runners(), agent)
+        places = {digest: source.path for digest, source in spec.reward_models.items()}
+        runners = replace(broker_line.runners(), reward_model=RewardModels(places, load_here))
+        env = build(asked.get("kind", ""), config, verifier, runners, agent)
     except VerifierError as error:
         raise TrainingError("bad_spec", f"environment: {error}") from error
     except KeyError as error:
@@ -273,7 +279,7 @@ def _spec(directory: Path, value: Any) -> Spec:
         raise TrainingError("bad_spec", "spec.json: is not an object")
     names = {
         "run", "algorithm", "seed", "base", "adapter", "environment", "tuning", "settings", "eval",
-        "checkpoint_every", "keep_attempts", "data", "validation", "teacher", "reward",
+        "checkpoint_every", "keep_attempts", "data", "validation", "teacher", "reward", "reward_models",
         "served_base",
     }  # fmt: skip
     for name in sorted(set(value) - names):
@@ -310,12 +316,13 @@ def _spec(directory: Path, value: Any) -> Spec:
         if rows.get("held_out") is None
         else _source_rows(directory, _get(rows, "held_out", dict, "data."), "data.held_out"),
         validation=_source_rows(directory, _get(rows, "validation", dict, "data."), "data.validation")
-        if "validation" in value
+        if "validation" in value and recipes.ALGORITHMS[algorithm].makes_policy
         else None,
         validation_every=_whole(validation, "every", 1, "validation."),
         validation_limit=_whole(validation, "limit", 1, "validation."),
         teacher=_teacher(_get(value, "teacher", dict)) if "teacher" in value else None,
         reward=_reward(_get(value, "reward", dict)) if "reward" in value else None,
+        reward_models=_reward_models(_get(value, "reward_models", dict)) if "reward_models" in value else {},
         served_base=served_base,
         digest=digests.digest(value),
     )
@@ -336,6 +343,10 @@ def _teacher(value: Mapping[str, Any]) -> Teacher:
         _source(_get(value, "base", dict, "teacher."), "teacher.base"),
         None if adapter is None else _source(_get(value, "adapter", dict, "teacher."), "teacher.adapter"),
     )
+
+
+def _reward_models(value: Mapping[str, Any]) -> dict[str, Source]:
+    return {name: _source(_get(value, name, dict, "reward_models."), f"reward_models.{name}") for name in value}
 
 
 def _tuning(value: Mapping[str, Any]) -> tuple[str, int, int]:

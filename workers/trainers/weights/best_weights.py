@@ -29,8 +29,8 @@ class BestWeights:
     def __init__(self, run: Run, model: Any, *, until: int) -> None:
         """`until` is the step from which the run goes on: what came after it will come again."""
         self.run, self.model = run, model
-        self._patience: int = run.spec.settings["patience"]
-        self._keeps: bool = run.spec.settings["final_weights"] == "best"
+        self._patience: int = run.spec.settings.get("patience", 0)
+        self._keeps: bool = run.spec.settings.get("final_weights") == "best"
         told = _validation_scores(run.path / "events.jsonl")
         self._scores = {step: score for step, score in told.items() if step <= until}
         self.best = max(((step, score) for step, score in self._scores.items() if step), key=_rank, default=None)

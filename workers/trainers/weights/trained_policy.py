@@ -69,7 +69,7 @@ def load(run: Run) -> Policy:
         if spec.mode == "full":
             model = model.merge_and_unload().requires_grad_(True)  # PEFT leaves the base frozen
         return Policy(model, tokenizer, None)
-    return Policy(model, tokenizer, _lora(spec) if spec.mode == "lora" else None)
+    return Policy(model, tokenizer, lora_of(spec) if spec.mode == "lora" else None)
 
 
 def weightless(spec: Spec) -> Policy:
@@ -157,11 +157,16 @@ def training_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str], env: 
     """These columns of the rows, the place of each as `row`, and the tools of each row's environment, as evals tell of
     them; a row from elsewhere has its own."""
     kept = [{"row": place, **{name: row[name] for name in names}} for place, row in enumerate(rows)]
-    told = [_tools_shown(row, tools_of(env, row.get("environment", ""))) for row in rows]
+    told = tools_shown(rows, env)
     if any(told):
         # As text, or Arrow gives each tool all properties.
         kept = [row | {"tools": json.dumps(tools or None)} for row, tools in zip(kept, told, strict=True)]
     return Dataset.from_list(kept)
+
+
+def tools_shown(rows: Sequence[Mapping[str, Any]], env: Environment) -> list[list[dict[str, Any]]]:
+    """The tools that each row's prompt tells of."""
+    return [_tools_shown(row, tools_of(env, row.get("environment", ""))) for row in rows]
 
 
 def _tools_shown(row: Mapping[str, Any], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -187,7 +192,7 @@ def save_final(run: Run, model: Any, tokenizer: Any) -> dict[str, dict[str, Any]
             model.to(_declared(run.spec) or model.dtype).save_pretrained(aside)
         tokenizer.save_pretrained(aside)
 
-    return _publish(run, write)
+    return publish(run, write)
 
 
 def save_kept(run: Run, checkpoint: Path) -> dict[str, dict[str, Any]]:
@@ -211,7 +216,7 @@ def save_kept(run: Run, checkpoint: Path) -> dict[str, dict[str, Any]]:
                     dtype=_declared(run.spec) or torch.float32,
                 ).save_pretrained(aside)
 
-    return _publish(run, write)
+    return publish(run, write)
 
 
 def _declared(spec: Spec) -> Any:
@@ -219,7 +224,8 @@ def _declared(spec: Spec) -> Any:
     return AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False).dtype
 
 
-def _publish(run: Run, write: Callable[[Path], None]) -> dict[str, dict[str, Any]]:
+def publish(run: Run, write: Callable[[Path], None]) -> dict[str, dict[str, Any]]:
+    """Publish `final/` as `write` has written it aside, and return its files."""
     aside = run.work / FINAL
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -291,14 +297,14 @@ def _with_adapter(run: Run, model: Any, source: Source, *, is_trainable: bool) -
     return tuned
 
 
-def _lora(spec: Spec) -> LoraConfig:
+def lora_of(spec: Spec, **fields: Any) -> LoraConfig:
+    """A fresh adapter as the spec wants it, with these fields of another task than a policy's. Raises TrainingError."""
     extra = {key.removeprefix("lora."): value for key, value in spec.settings.items() if key.startswith("lora.")}
     try:
         return LoraConfig(
             r=spec.rank,
             lora_alpha=spec.alpha,
-            task_type="CAUSAL_LM",
-            **{"target_modules": "all-linear", "lora_dropout": 0.0, **extra},
+            **{"task_type": "CAUSAL_LM", "target_modules": "all-linear", "lora_dropout": 0.0, **extra, **fields},
         )
     except (TypeError, ValueError) as error:
         raise TrainingError("bad_spec", f"settings.lora: {error}") from error

@@ -61,8 +61,9 @@ def case_of(
     policy wrote, where they were counted."""
     if isinstance(env, Judged):
         env = env.own
+    written = trace.conversation()
     difference: Callable[..., tuple[Counter[Any], Counter[Any]]] | None = getattr(env, "difference", None)
     if isinstance(env, Configured):
         trace = env.readable_trace(trace)
     changed = partial(difference, task, trace.conversation(), task.target) if difference else None
-    return Case(trace, task.target, own, changed, runners, tokens)
+    return Case(trace, task.target, own, changed, runners, written, env.tools, tokens)

@@ -60,12 +60,13 @@ def launched(build: Build, cast: Cast) -> Launch:
         baseline(cast, base, task_set)
         build.overridden(base, task_set)
         batch = {"batch_size": 8} if algorithm != "sft" else {"batch_size": 4}
+        answers = {} if algorithm == "reward_model" else {"max_completion_length": 32}
         request = LaunchRequest(
             key=uuid.uuid4(),
             base=base,
             algorithm=algorithm,
             task_set=task_set,
-            settings={"steps": steps, "max_completion_length": 32, "learning_rate": 1e-4, **batch, **more},
+            settings={"steps": steps, "learning_rate": 1e-4, **answers, **batch, **more},
             override_reason="a test",
             **fields,
         )

@@ -1,0 +1,55 @@
+"""Reward models that verifiers ask: looked up by name, frozen by their weights, refused where their canaries fail."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flywheel.accounts.models import Project
+from flywheel.agents.models import RewardModel
+from flywheel.core.verifiers import VerifierError, reward_model_rules, rubric
+from flywheel.edge.numbers import number
+
+KIND = "reward_model"
+
+
+def frozen(project: Project, verifier: Mapping[str, Any]) -> dict[str, Any]:
+    """The verifier with the digest of the weights in each part that asks a reward model.
+
+    Raises VerifierError for one that is not there, that has other weights than the part says, that failed a canary,
+    or that would pass answers that nobody wants.
+    """
+    if not rubric.is_rubric(verifier):
+        return dict(verifier)
+    read = rubric.read(verifier).parts
+    rows = zip(verifier["parts"], read, strict=True)
+    return {**verifier, "parts": [_frozen(project, at, row, part) for at, (row, part) in enumerate(rows)]}
+
+
+def models_of(project: Project, verifier: Mapping[str, Any]) -> dict[str, RewardModel]:
+    """The reward models that a verifier asks, by the digest of their weights; those that are still there."""
+    parts = rubric.read(verifier).parts if rubric.is_rubric(verifier) else ()
+    digests = [part.settings.get("digest", "") for part in parts if part.type == KIND]
+    rows = RewardModel.objects.filter(project=project, weights__digest__in=digests).select_related("weights", "base")
+    return {row.weights.digest: row for row in rows}
+
+
+def _frozen(project: Project, at: int, row: Mapping[str, Any], part: rubric.Part) -> dict[str, Any]:
+    if part.type != KIND:
+        return dict(row)
+    name, _, version = part.settings["model"].partition("@")
+    rows = RewardModel.objects.filter(project=project, name=name, number=number(version) or 0)
+    model = rows.select_related("weights").first()
+    if model is None:
+        newest = RewardModel.objects.filter(project=project).first()
+        there = f"expected name@number, for example {newest}" if newest else "this project has none; train one first"
+        raise VerifierError(f"parts.{at}.model: there is no reward model {part.settings['model'][:100]!r}; {there}")
+    if problems := model.problems:
+        raise VerifierError(f"parts.{at}.model: {model} failed its canaries: {'; '.join(problems)}")
+    if problem := reward_model_rules.passing(model.canaries, part.settings["least"]):
+        raise VerifierError(f"parts.{at}.least: {part.settings['least']:g} is too low for {model}: {problem}")
+    if part.settings.get("digest", model.weights.digest) != model.weights.digest:
+        short = part.settings["digest"][:12]
+        raise VerifierError(
+            f"parts.{at}.digest: {model} has the weights {model.weights.digest[:12]}, not {short}; leave it empty to "
+            "take these"
+        )
+    return {**row, "digest": model.weights.digest}
