@@ -11,10 +11,12 @@ from flywheel.agents.models import Artifact
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, TaskSetMember
 from flywheel.environments.task_sets.suite_definitions import put
+from flywheel.environments.versions import reward_parts
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.launch import leak_refusals
 from flywheel.training.models import ContaminationCheck, TrainingRun
 from tests.conftest import Cast
+from tests.environments.versions.test_reward_parts import model
 from tests.training.conftest import Room
 from tests.training.datasets.test_contamination_checks import another_set, contaminated, like, made, trained
 from tests.training.datasets.test_contamination_checks_pages import SignIn
@@ -124,3 +126,14 @@ def test_pages_say_who_compares_and_what_was_found(
     assert "clean" in page
     form = trainer.get(reverse("training:launch", args=["acme"]), asked).content.decode()
     assert "0 blocked" in form
+
+
+def test_what_the_verifiers_reward_model_learnt_from_counts_too(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    taught, run = room.launch(dataset=made(room)), room.launch()
+    taught.reward_model = model(room.build)
+    taught.save()
+    assert "task_set" not in {pair.field for pair in leak_refusals._pairs(run.base, run.dataset, run.task_set, None)}
+    monkeypatch.setattr(reward_parts, "models_of", lambda *_: {"1" * 64: taught.reward_model})
+    pairs = leak_refusals._pairs(run.base, run.dataset, run.task_set, None)
+    found = [(pair.dataset, pair.task_set) for pair in pairs if pair.field == "task_set"]
+    assert found == [(taught.dataset, room.task_set)]

@@ -20,6 +20,7 @@ from flywheel.promotions.models import Candidate
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages.launch_form import as_data
 from tests.edge.posting import posted
+from tests.environments.versions.test_reward_parts import model
 from tests.promotions.conftest import agent, candidate, evaluated
 from tests.training.conftest import NOON, Room
 
@@ -344,3 +345,21 @@ def test_the_gain_of_each_run_is_drawn_with_its_interval(
     assert "Gain of each run" in page
     assert f"{run} SFT" in page
     assert "66.6667" in page
+
+
+def test_a_run_of_a_reward_model_shows_canaries_and_no_success(room: Room, sign_in: SignIn) -> None:
+    run = room.launch()
+    run.algorithm, run.settings, run.state = "reward_model", recipes.defaults("reward_model"), State.SUCCEEDED
+    run.reward_model = model(room.build, degenerate={"empty": {"median": 3.0, "beaten": 1, "n": 40}})
+    run.save()
+    for step, share in ((0, 0.5), (6, 0.9)):
+        values = {"score": share, "pair_accuracy": share, "margin": 1.0, "loss": 0.5, "n": 40, "unscored": 0}
+        Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=step, at=NOON, values=values)
+    client = sign_in(room.cast.trainer)
+    page = text(client.get(f"{HERE}runs/{run.pk}/"))
+    assert "assistant-reward@1 created." in page
+    assert "A verifier cannot use it: an empty answer scores 3.00" in page
+    assert "1 of 40" in page
+    assert "Unseen pairs ranked right" in page
+    assert "Held-out success" not in page
+    assert "assistant-reward@1" in text(client.get(HERE))
