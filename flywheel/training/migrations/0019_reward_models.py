@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('agents', '0004_reward_models'),
-        ('training', '0017_devices'),
+        ('training', '0018_reward_recipes'),
     ]
 
     operations = [
