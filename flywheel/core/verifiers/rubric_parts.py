@@ -65,11 +65,11 @@ class Case:
     difference: Callable[[], tuple[Counter[Any], Counter[Any]]] | None
     """Changes of the state that were wanted and that were made, where the environment keeps a state."""
     runners: Runners
+    tokens: int | None = None
+    """How many the policy wrote; None where nobody counted them."""
     written: Sequence[Message] = ()
     """The attempt as the model wrote it, for whoever does not read it as its program does."""
     tools: Sequence[Mapping[str, Any]] = ()
-    tokens: int | None = None
-    """How many the policy wrote; None where nobody counted them."""
 
 
 class NoTarget(Exception):

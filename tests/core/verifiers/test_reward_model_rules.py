@@ -75,7 +75,7 @@ def test_a_part_hands_on_what_was_written_and_refuses_without_a_runner() -> None
 
     def verdict(runners: Runners) -> Verdict:
         trace = Trace.from_messages("", [Message("user", "read")])
-        return read.verdict(Case(trace, {}, Verdict(1.0, ""), None, runners, written, tools))
+        return read.verdict(Case(trace, {}, Verdict(1.0, ""), None, runners, None, written, tools))
 
     assert verdict(Runners(reward_model=scored)).score == 0.25
     assert heard == [("mail-reward@1", written, tools)]

@@ -66,4 +66,4 @@ def case_of(
     if isinstance(env, Configured):
         trace = env.readable_trace(trace)
     changed = partial(difference, task, trace.conversation(), task.target) if difference else None
-    return Case(trace, task.target, own, changed, runners, written, env.tools, tokens)
+    return Case(trace, task.target, own, changed, runners, tokens, written, env.tools)
