@@ -12,7 +12,7 @@ COPY docs docs
 COPY manage.py ./
 
 FROM base AS server
-RUN pip install -c constraints.txt -e '.[train,redis,grpc]'
+RUN pip install -c constraints.txt -e '.[train,qlora,redis,grpc]'
 USER flywheel
 VOLUME /data
 EXPOSE 8000 4317

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from flywheel.core import recipes
 from flywheel.core.recipes import memory_forecast
 from tests.workers.trainers.cast import ROWS, Directory, task
 
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "workers" / "reference" / "policy"
 WANTED = 0.25
 LORA = {"mode": "lora", "rank": 8, "alpha": 16}
+QLORA = {**LORA, "mode": "qlora"}
 FULL = {"mode": "full"}
 
 
@@ -50,6 +52,8 @@ CASES = [
     Case("PPO", "reference", "ppo", {"batch_size": 64}, words=10),
     Case("SFT", "135M", "sft", {"batch_size": 2}, words=20),
     Case("SFT, LoRA", "135M", "sft", {"batch_size": 4}, LORA, words=20),
+    Case("SFT, QLoRA", "135M", "sft", {"batch_size": 4}, QLORA, words=20),
+    Case("GRPO, QLoRA", "135M", "grpo", {"batch_size": 4, "num_generations": 4}, QLORA, words=20),
     Case("DPO, LoRA", "135M", "dpo", {"batch_size": 2}, LORA, words=20),
     Case("GRPO, LoRA", "135M", "grpo", {"batch_size": 4, "num_generations": 4}, LORA, words=20),
     Case("SFT, two micro-batches", "135M", "sft", {"batch_size": 4, "micro_batch_size": 2}, words=20),
@@ -69,6 +73,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="flywheel-forecast-") as scratch:
         chosen = [case for case in CASES if f"{case.model} {case.algorithm}".startswith(options.only)]
+        chosen = [case for case in chosen if not recipes.lacking(case.tuning["mode"])]
         bases = {"reference": REFERENCE}
         if any(case.model == "135M" for case in chosen):
             bases["135M"] = large(Path(scratch) / "base")

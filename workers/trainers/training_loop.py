@@ -160,6 +160,7 @@ def drive(
     """Train a policy as `carry_out` does, asked held-out and validation tasks on the way. `turn` is taken to ask it,
     where others play in the same environment."""
     spec = run.spec
+    trl_seams.learn_in_32_bits(trainer)
     engine = LiveEngine(trainer.model, policy.tokenizer, spec.settings["eval_batch_size"])
     held_out = HeldOut(run, env, data.held_out, engine)
     validation = ProgressEval(run, env, data.validation, engine, event="validation", limit=spec.validation_limit)

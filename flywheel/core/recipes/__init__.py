@@ -8,6 +8,7 @@ configuration: `trl.<field>` goes to TRL's config and `lora.<field>` to PEFT's L
 """
 
 import difflib
+import importlib.util
 import math
 import re
 from collections.abc import Mapping
@@ -19,12 +20,15 @@ from flywheel.core.recipes.training_settings import SETTINGS, Setting
 
 __all__ = [
     "ALGORITHMS",
+    "MODES",
     "SETTINGS",
     "Algorithm",
     "Data",
     "Fix",
     "Setting",
+    "check_mode",
     "defaults",
+    "lacking",
     "offered",
     "schema",
     "usual_mode",
@@ -40,6 +44,9 @@ ELSEWHERE: Final = ("trajectory", "uploaded")
 
 VLLM: Final = "vllm"
 """The value of `rollouts` with which a server samples the attempts."""
+
+MODES: Final = {"full": "all weights", "lora": "LoRA", "qlora": "QLoRA"}
+"""How weights are tuned: all of them, an adapter on the base, or an adapter on the base in 4 bits."""
 
 PASSED_ON = ("trl.", "lora.")
 
@@ -86,8 +93,15 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
     values = _usual(_algorithm(algorithm))
     if _is_big(parameters):
         values |= {name: value for name, value in _BIG.items() if name in values}
-        values["learning_rate"] = _BIG_RATES[ALGORITHMS[algorithm].trainer == "sft", mode == "lora"]
+        values["learning_rate"] = _BIG_RATES[ALGORITHMS[algorithm].trainer == "sft", mode != "full"]
     return values
+
+
+def lacking(mode: str) -> str:
+    """Say what this installation lacks to tune so; empty where it can. It loads nothing: the trainer tries it out."""
+    if mode != "qlora" or importlib.util.find_spec("bitsandbytes"):
+        return ""
+    return "QLoRA needs bitsandbytes, which is not installed; install flywheel[qlora] and restart the worker"
 
 
 def usual_mode(parameters: int | None) -> Literal["full", "lora"]:
@@ -115,6 +129,21 @@ def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def check_mode(mode: str, settings: Mapping[str, Any]) -> None:
+    """Refuse complete settings that do not go with how the weights are tuned. Raises FieldError."""
+    if settings.get("rollouts") == VLLM and mode != "lora":
+        why = (
+            "here all weights are trained"
+            if mode == "full"
+            else "QLoRA trains on a base in 4 bits, which is not the one it serves"
+        )
+        raise FieldError(f"vLLM samples adapters, and {why}; use tuning lora", field="rollouts")
+    if mode == "qlora" and settings.get("processes", 1) > 1:
+        raise FieldError(
+            f"{settings['processes']} processes do not share a base in 4 bits; expected 1", field="processes"
+        )
+
+
 def schema(algorithm: str) -> dict[str, Any]:
     """The JSON Schema of an algorithm's settings, each by itself: what `validate` takes before it looks at them
     together."""
@@ -140,7 +169,7 @@ _BIG = {
 """Settings of big models, whose answers are longer, whose activations fill the memory, and which learn the rows of a
 small team by heart before the last step."""
 _BIG_RATES = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, True): 1e-5}
-"""Learning rates of big models, by whether it imitates (SFT and AWR) and whether it is LoRA."""
+"""Learning rates of big models, by whether it imitates (SFT and AWR) and whether it trains an adapter."""
 
 
 def _usual(algorithm: Algorithm) -> dict[str, Any]:

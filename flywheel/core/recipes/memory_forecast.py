@@ -20,6 +20,9 @@ Device = Literal["cpu", "cuda"]
 FLOAT = 4
 """Bytes of a weight that learns, of its gradient and of each of Adam's moments."""
 HALF = 2
+FOUR_BITS = (4 + 8 / 64 + 32 / (64 * 256)) / 8
+"""Bytes of a weight in 4 bits, with the scales of each 64 weights and of each 256 scales (Dettmers et al., QLoRA,
+https://arxiv.org/abs/2305.14314, section 3)."""
 PROCESS = 580 * 2**20
 """Bytes of a trainer on a CPU before it loads a model: Python, torch, transformers and TRL, as measured. A GPU has none
 of these; what CUDA takes for itself is not among what torch allocates."""
@@ -99,6 +102,11 @@ class Shapes:
         """Weights of the output layer."""
         return self.vocabulary * self.hidden
 
+    @property
+    def in_linear_layers(self) -> int:
+        """Weights of every linear layer but the output's."""
+        return sum(inputs * outputs for inputs, outputs in self.projections)
+
     def adapter(self, rank: int) -> int:
         """Weights of a LoRA adapter on every linear layer but the output's."""
         return sum(rank * (inputs + outputs) for inputs, outputs in self.projections)
@@ -129,7 +137,17 @@ class Plan:
 
     @property
     def is_lora(self) -> bool:
-        return bool(self.tuning["mode"] == "lora")
+        """Whether an adapter is trained, on whatever base."""
+        return bool(self.tuning["mode"] != "full")
+
+    @property
+    def is_in_four_bits(self) -> bool:
+        return bool(self.tuning["mode"] == "qlora")
+
+    @property
+    def is_in_half(self) -> bool:
+        """Whether the base, and what it makes of a token, has 16 bits."""
+        return self.device == "cuda" and self.tuning["mode"] == "lora"
 
     @property
     def practises(self) -> bool:
@@ -201,7 +219,8 @@ def forecast(plan: Plan) -> Forecast:
         "learning": kept | _learning(plan),
         "updating": kept | _updating(plan),
         "answering": kept | _answering(plan),
-        "loading": {name: kept[name] for name in ("libraries", "weights")} | {"model file": kept["weights"]},
+        "loading": {name: kept[name] for name in ("libraries", "weights")}
+        | {"model file": plan.shapes.parameters * FLOAT},
     }
     if plan.device == "cuda":
         moments.pop("loading")  # the file is read on the CPU's side
@@ -212,13 +231,16 @@ def forecast(plan: Plan) -> Forecast:
 
 def _kept(plan: Plan) -> dict[str, int]:
     """Parts that are there from the first step to the last."""
-    frozen = HALF if plan.device == "cuda" and plan.is_lora else FLOAT
+    shapes = plan.shapes
+    weights = float(shapes.parameters * (HALF if plan.is_in_half else FLOAT))
+    if plan.is_in_four_bits:
+        weights -= shapes.in_linear_layers * (FLOAT - FOUR_BITS)  # the others are kept in 32 bits
     adapter = plan.learning * FLOAT if plan.is_lora else 0
     return {
         "libraries": PROCESS if plan.device == "cpu" else 0,
-        "weights": plan.shapes.parameters * frozen + adapter,
+        "weights": int(weights) + adapter,
         "optimizer": plan.learning * 2 * FLOAT,
-        "reference model": plan.shapes.parameters * FLOAT if plan.has_reference else 0,
+        "reference model": shapes.parameters * FLOAT if plan.has_reference else 0,
         "teacher": plan.teacher * FLOAT,
         "gradients to exchange": plan.learning * FLOAT if plan.processes > 1 else 0,
     }
@@ -242,6 +264,8 @@ def _learning(plan: Plan) -> dict[str, int]:
     head = 0 if plan.is_lora else shapes.head * FLOAT
     has_earlier = plan.micro < plan.share
     casts = shapes.parameters * HALF if plan.device == "cuda" and not plan.is_lora else 0
+    if plan.is_in_four_bits:  # a matrix is written out for its product
+        casts = max(inputs * outputs for inputs, outputs in shapes.projections) * HALF
     return {
         "activations": int((layers + going_back + around) * ALLOCATOR[plan.device]),
         "loss": scored + head,
@@ -261,7 +285,7 @@ def _answering(plan: Plan) -> dict[str, int]:
     shapes, settings = plan.shapes, plan.settings
     asked = plan.share if plan.practises else min(ASKED_MOST, plan.held_out)
     at_once = min(int(settings["eval_batch_size"]), max(1, asked))
-    number = HALF if plan.device == "cuda" and plan.is_lora else FLOAT
+    number = HALF if plan.is_in_half else FLOAT
     prompt = plan.lengths.longest
     if not ALGORITHMS[plan.algorithm].makes_policy:  # it is only read
         return {"answers": at_once * prompt * (3 * shapes.inner + 6 * shapes.hidden) * number}
@@ -298,7 +322,7 @@ def _operations(plan: Plan) -> float:
     shapes, settings = plan.shapes, plan.settings
     length = plan.tokens(plan.lengths.typical)
     tokens = plan.share * plan.sequences * length
-    matrices = sum(inputs * outputs for inputs, outputs in shapes.projections) + shapes.head
+    matrices = shapes.in_linear_layers + shapes.head
     forward = 2.0 * tokens * matrices + 2.0 * shapes.layers * shapes.queries * tokens * length
     passes = 2.0 if plan.is_lora else 3.0
     passes += bool(settings["gradient_checkpointing"])
@@ -314,30 +338,32 @@ class Proposal:
 
     settings: Mapping[str, Any]
     mode: str
-    """`lora` where all weights do not fit; empty where it stays."""
+    """`lora` or `qlora` where all weights, or a LoRA's base, do not fit; empty where it stays."""
     total: int
 
 
-def proposal(plan: Plan, memory: int) -> Proposal | None:
+def proposal(plan: Plan, memory: int, modes: Sequence[str] = ("lora",)) -> Proposal | None:
     """Propose the least change with which a run fits into so many bytes; None where nothing does.
 
-    A smaller micro-batch costs nothing but some speed, checkpointing a third of it, and LoRA is another method: they
-    are tried in that order.
+    A smaller micro-batch costs nothing but some speed, checkpointing a third of it, and LoRA, or QLoRA, is another
+    method: they are tried in that order, as far as they are among the `modes`.
     """
-    for changed in _changes(plan):
+    for changed in _changes(plan, modes):
         total = forecast(changed).total
         if total <= ROOM * memory:
             names = ("micro_batch_size", "gradient_checkpointing", "eval_batch_size")
             settings = {name: changed.settings[name] for name in names}
             differing = {name: value for name, value in settings.items() if plan.settings[name] != value}
-            return Proposal(differing, "lora" if changed.is_lora and not plan.is_lora else "", total)
+            mode = changed.tuning["mode"]
+            return Proposal(differing, mode if mode != plan.tuning["mode"] else "", total)
     return None
 
 
-def _changes(plan: Plan) -> Iterator[Plan]:
+def _changes(plan: Plan, modes: Sequence[str]) -> Iterator[Plan]:
     least = 2 if plan.algorithm == "kto" else 1
     sizes = [size for size in range(plan.micro, 0, -1) if plan.share % size == 0 and size >= least]
-    tunings = [plan.tuning] if plan.is_lora else [plan.tuning, {"mode": "lora", "rank": 8, "alpha": 16}]
+    lighter = modes if plan.tuning["mode"] == "full" else () if plan.is_in_four_bits else set(modes) - {"lora"}
+    tunings = [plan.tuning, *({"rank": 8, "alpha": 16, **plan.tuning, "mode": mode} for mode in lighter)]
     for tuning in tunings:
         for checkpointing in sorted({bool(plan.settings["gradient_checkpointing"]), True}):
             for size in sizes:

@@ -78,8 +78,8 @@ class ChoicesIn(Body):
     settings: dict[str, Any] = {}
     """Settings of the algorithm; its defaults if omitted."""
     tuning: dict[str, Any] = {}
-    """`{"mode": "full"}` for all weights, or `{"mode": "lora", "rank": 8, "alpha": 16}`. If omitted: all weights of a
-    model of up to 50 million parameters, LoRA for larger ones."""
+    """`{"mode": "full"}` for all weights, or `{"mode": "lora", "rank": 8, "alpha": 16}`; `qlora`, of the same rank, has
+    the base in 4 bits. If omitted: all weights of a model of up to 50 million parameters, LoRA for larger ones."""
     seed: int = 1
     """Seed of the run."""
     budget: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -11,6 +12,8 @@ from typing import Any
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.agents.registration import tells_of_tools
+from flywheel.core import recipes
+from flywheel.core.errors import FieldError
 from flywheel.core.recipes import memory_forecast
 from flywheel.core.recipes.memory_forecast import Forecast, Lengths, Plan, Proposal, Shapes, UnknownShapes
 from flywheel.edge.jobs import State
@@ -85,8 +88,18 @@ def expected_memory(
     plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"), held_out, taught)
     found = Memory(memory_forecast.forecast(plan), lengths, preview, machine, None)
     if found.is_too_large:
-        found = replace(found, proposal=memory_forecast.proposal(plan, machine["memory"]))
+        found = replace(found, proposal=memory_forecast.proposal(plan, machine["memory"], _adapters(settings)))
     return found, ""
+
+
+def _adapters(settings: Mapping[str, Any]) -> list[str]:
+    """Modes of an adapter that this installation has and that go with the settings."""
+    found = []
+    for mode in ("lora", "qlora"):
+        with suppress(FieldError):
+            recipes.check_mode(mode, settings)
+            found += [] if recipes.lacking(mode) else [mode]
+    return found
 
 
 def _shapes(artifact: Artifact) -> Shapes:

@@ -224,22 +224,26 @@ def check_settings(
     """The complete settings of the run. Raises Refused."""
     defaults = default_settings(algorithm.name, base, tuned["mode"])
     try:
-        return recipes.validate(algorithm.name, {**defaults, **given})
+        settings = recipes.validate(algorithm.name, {**defaults, **given})
+        recipes.check_mode(tuned["mode"], settings)
     except FieldError as error:
         raise Refused(error.problem, field=f"settings.{error.field}") from error
+    return settings
 
 
 def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
-    """Check the tuning: all weights, or an adapter of a rank. Raises Refused."""
+    """Check the tuning: all weights, or an adapter of a rank. Raises Refused, also where the installation cannot."""
     mode = value.get("mode")
     wanted = {"mode"} if mode == "full" else {"mode", *LORA}
-    if mode not in ("full", "lora"):
-        raise Refused(f"{mode!r} is unknown; use full or lora", field="tuning.mode")
+    if mode not in recipes.MODES:
+        raise Refused(f"{mode!r} is unknown; use {', '.join(recipes.MODES)}", field="tuning.mode")
+    if why := recipes.lacking(mode):
+        raise Refused(why, field="tuning.mode")
     if unknown := sorted(set(value) - wanted):
         raise Refused(f"is not part of {mode}; {', '.join(sorted(wanted))} can be said", field=f"tuning.{unknown[0]}")
     if mode == "full":
         return {"mode": "full"}
-    tuned = {"mode": "lora", **LORA, **value}
+    tuned = {**LORA, **value}
     for name in LORA:
         if isinstance(tuned[name], bool) or not isinstance(tuned[name], int) or not 1 <= tuned[name] <= MAX_RANK:
             raise Refused(f"{tuned[name]!r} is not a whole number from 1 to {MAX_RANK}", field=f"tuning.{name}")
@@ -313,8 +317,6 @@ def _refuse_server(base: Version, tuning: dict[str, Any], settings: dict[str, An
     """Raise Refused where the vLLM server cannot sample the attempts: it is not there, has another base, or could not
     load what is trained."""
     field = "settings.rollouts"
-    if tuning["mode"] != "lora":
-        raise Refused("vLLM samples adapters, and here all weights are trained; use tuning lora", field=field)
     own = {name.removeprefix("lora."): value for name, value in settings.items() if name.startswith("lora.")}
     if why := list(lora_adapters.reasons({"peft_type": "LORA", "r": tuning["rank"]} | own)):
         raise Refused(f"vLLM cannot load what is trained: {'; '.join(why)}", field=field)

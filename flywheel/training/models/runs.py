@@ -14,7 +14,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Now
 
 from flywheel.agents.models import Artifact, RewardModel, Version
-from flywheel.core.recipes import ALGORITHMS
+from flywheel.core.recipes import ALGORITHMS, MODES
 from flywheel.edge.jobs import Job, JobEvent, State, ownerless
 from flywheel.edge.refusals import NoRoom
 from flywheel.environments.models import RewardRecipe, TaskSet
@@ -36,7 +36,7 @@ class TrainingRun(Job):
     algorithm = models.CharField(max_length=16)
     """A key of `core.recipes.ALGORITHMS`."""
     tuning = models.JSONField()
-    """`{"mode": "full"}` or `{"mode": "lora", "rank", "alpha"}`"""
+    """`{"mode": "full"}` or `{"mode": "lora" or "qlora", "rank", "alpha"}`"""
     settings = models.JSONField()
     seed = models.PositiveIntegerField(default=1)
     device = models.CharField(max_length=8, blank=True)
@@ -148,6 +148,10 @@ class TrainingRun(Job):
         return self.algorithm not in ALGORITHMS or ALGORITHMS[self.algorithm].makes_policy
 
     @property
+    def tuning_label(self) -> str:
+        return MODES[self.tuning["mode"]]
+
+    @property
     def task_sets(self) -> list[TaskSet]:
         """The sets whose held-out tasks measure it, the one that it is compared by first."""
         return self.dataset.task_sets or [self.task_set]
@@ -164,7 +168,7 @@ class TrainingRun(Job):
             return self.reward_model.weights
         if self.produced is None:
             return None
-        return self.produced.adapter if self.tuning["mode"] == "lora" else self.produced.weights
+        return self.produced.adapter if self.tuning["mode"] != "full" else self.produced.weights
 
     def trained_seconds(self, until: int | None = None) -> float | None:
         """Time that its steps, evaluations and validations took, up to a step or in all; None where no step was timed.

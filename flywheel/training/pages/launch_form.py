@@ -210,10 +210,11 @@ class LaunchForm(ObjectForm):
     @property
     def tuning_now(self) -> dict[str, Any]:
         """The tuning as far as it can be read; an adapter's rank at its default where it cannot."""
-        if self["mode"].data != "lora":
+        mode = self["mode"].data
+        if mode not in recipes.MODES or mode == "full":
             return {"mode": "full"}
         ranks = {name: number(self.cleaned_data.get(name, ""), most=MAX_RANK) or LORA[name] for name in LORA}
-        return {"mode": "lora", **ranks}
+        return {"mode": mode, **ranks}
 
     def gate(self) -> dict[str, float]:
         """The limits of the gate before the stage, as shares; what cannot be read is noted at its field."""
@@ -317,7 +318,7 @@ class LaunchForm(ObjectForm):
 
     def _tuning(self) -> dict[str, Any] | None:
         value: dict[str, Any] = {"mode": self.cleaned_data.get("mode")}
-        if value["mode"] == "lora":
+        if value["mode"] in recipes.MODES and value["mode"] != "full":
             texts = {name: self.cleaned_data.get(name, "") for name in LORA}
             value |= {name: number(text, most=BIGINT) or text for name, text in texts.items()}
         with self.refusals():

@@ -214,6 +214,5 @@ def _success(eval_run: EvalRun | None) -> Mapping[str, Any] | None:
 
 
 def _tuning(run: TrainingRun) -> str:
-    if run.tuning["mode"] != "lora":
-        return "all weights"
-    return f"LoRA, rank {run.tuning['rank']}, alpha {run.tuning['alpha']}"
+    rank = f", rank {run.tuning['rank']}, alpha {run.tuning['alpha']}" if "rank" in run.tuning else ""
+    return f"{run.tuning_label}{rank}"

@@ -113,6 +113,21 @@ def test_least_change_that_fits_is_proposed() -> None:
     assert proposal(asked, 2**29) is None
 
 
+def test_base_in_four_bits_takes_an_eighth_of_its_linear_layers_and_is_proposed_where_lora_is_too_large() -> None:
+    four = {**LORA, "mode": "qlora"}
+    lora, found = forecast(plan(tuning=LORA)), forecast(plan(tuning=four))
+    saved = sum(inputs * outputs for inputs, outputs in SHAPES.projections) * (4 - 0.516)
+    assert part("weights", lora) - part("weights", found) == pytest.approx(saved, rel=0.001)
+    assert part("optimizer", found) == part("optimizer", lora)
+    asked = plan(tuning={**LORA, "rank": 4}, batch_size=1, micro_batch_size=1, gradient_checkpointing=True)
+    memory = int(0.99 * forecast(asked).total)
+    assert proposal(asked, memory) is None, "nothing here holds it in 4 bits"
+    lighter = proposal(asked, memory, ["lora", "qlora"])
+    assert lighter is not None
+    assert (lighter.mode, lighter.settings) == ("qlora", {})
+    assert lighter.total == forecast(plan(tuning={**four, "rank": 4}, **asked.settings)).total
+
+
 def test_processes_share_a_batch_and_exchange_their_gradients() -> None:
     alone, shared = forecast(plan(micro_batch_size=0)), forecast(plan(micro_batch_size=0, processes=2))
     assert part("activations", shared) == pytest.approx(part("activations", alone) / 2, rel=0.01)

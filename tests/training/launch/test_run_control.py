@@ -47,7 +47,7 @@ def recommended(room: Room, count: int = 24) -> None:
         ({"settings": {"num_generations": 4}}, "settings.num_generations", "does not apply to SFT"),
         ({"settings": {"trl.output_dir": "/"}}, "settings.trl.output_dir", "cannot be set"),
         ({"algorithm": "grpo", "settings": {"batch_size": 9}}, "settings.batch_size", "8 would be right"),
-        ({"tuning": {"mode": "half"}}, "tuning.mode", "full or lora"),
+        ({"tuning": {"mode": "half"}}, "tuning.mode", "use full, lora, qlora"),
         ({"tuning": {"mode": "lora", "rank": 0}}, "tuning.rank", "from 1 to 512"),
         ({"tuning": {"mode": "full", "rank": 4}}, "tuning.rank", "not part of full"),
         ({"seed": -1}, "seed", "whole number"),
@@ -84,6 +84,26 @@ def test_a_server_that_could_not_sample_what_is_trained_is_refused(room: Room, m
     assert f"serves base-other, and {room.base} is made of {name}" in refused()
     monkeypatch.setattr(loaded_adapters, "_call", lambda *_, **__: {"data": [{"id": name, "parent": None}]})
     assert room.launch(**(asked | {"settings": served})).settings["rollouts"] == "vllm"
+
+
+def test_base_in_four_bits_is_refused_where_nothing_here_could_train_on_it(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {"algorithm": "grpo", "tuning": {"mode": "qlora", "rank": 4}}
+    there = [False]
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: there[0] or None)
+
+    def refused(**settings: Any) -> tuple[str, str]:
+        with pytest.raises(Refused) as error:
+            room.launch(**asked, settings=settings)
+        return error.value.field, error.value.problem
+
+    missing = "QLoRA needs bitsandbytes, which is not installed; install flywheel[qlora] and restart the worker"
+    assert refused() == ("tuning.mode", missing)
+    there[0] = True
+    assert refused(rollouts="vllm")[0] == "settings.rollouts"
+    assert refused(processes=2)[1] == "2 processes do not share a base in 4 bits; expected 1"
+    assert room.launch(**asked).tuning == {"mode": "qlora", "rank": 4, "alpha": 16}
 
 
 def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None:

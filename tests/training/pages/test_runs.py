@@ -112,7 +112,7 @@ def test_a_double_click_launches_one_run(room: Room, sign_in: SignIn) -> None:
         ({"set.learning_rate": "fast"}, "&#x27;fast&#x27; is not a number; expected a number from 1e-09 to 1"),
         ({"set.lr_schedule": "steep"}, "&#x27;steep&#x27; is not right; expected one of linear, cosine"),
         ({"set.gradient_checkpointing": "maybe"}, "&#x27;maybe&#x27; is not right; expected true or false"),
-        ({"mode": "half"}, "&#x27;half&#x27; is unknown; use full or lora"),
+        ({"mode": "half"}, "&#x27;half&#x27; is unknown; use full, lora, qlora"),
         ({"dataset": "rows@1"}, "there is no dataset rows@1 of"),
         ({"leave_out": "x"}, "there is no eval &#x27;x&#x27;"),
         ({"set.learning_rate": "9"}, "9.0 is out of range"),

@@ -11,6 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from flywheel.core import recipes
 from flywheel.core.traces.tooling import call_text
 from tests.waiting import PATIENCE_S, wait_for
 from workers.trainers.run import checkpoints
@@ -29,6 +32,8 @@ TOOLS: list[dict[str, Any]] = [
     },
 ]
 NAMES = ["Ada", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal", "Ida", "Jo", "Kit", "Lu"]
+QLORA = pytest.mark.skipif(bool(recipes.lacking("qlora")), reason="bitsandbytes is not installed")
+"""Of tests that train on a base in 4 bits; run with flywheel[qlora] installed."""
 TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"

@@ -434,7 +434,7 @@ def _finish(lease: Lease, place: Path) -> None:
 
 def store_weights(run: TrainingRun, place: Path) -> Artifact:
     """Store what a directory has in `final/`: the weights of the run, or its adapter. Raises ArtifactError."""
-    return artifacts.store(place / "final", "adapter" if run.tuning["mode"] == "lora" else "model")
+    return artifacts.store(place / "final", "adapter" if run.tuning["mode"] != "full" else "model")
 
 
 def make_version(run: TrainingRun, artifact: Artifact, by: User, step: int | None) -> Version:

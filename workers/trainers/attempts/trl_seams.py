@@ -34,6 +34,14 @@ def sample_elsewhere(trainer: Any, policy: Any) -> None:
     trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, policy, -1
 
 
+def learn_in_32_bits(trainer: Any) -> None:
+    """TRL keeps an adapter on a base in 4 bits in 16 bits itself, in whose rounding the small updates of reinforcement
+    vanish."""
+    for weight in trainer.model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+
+
 def continue_counters(trainer: Any, checkpoint: Path, step: int) -> None:
     """TRL counts tokens and micro-steps from 0 after a resume: the first is shown, by the second it generates."""
     history = json.loads((checkpoint / "trainer_state.json").read_bytes())["log_history"]

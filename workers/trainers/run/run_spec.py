@@ -284,16 +284,14 @@ def _spec(directory: Path, value: Any) -> Spec:
     }  # fmt: skip
     for name in sorted(set(value) - names):
         raise _bad(name, value[name], f"is no field of a spec; the fields are {', '.join(sorted(names))}")
-    algorithm = _get(value, "algorithm", str)
+    algorithm, (mode, rank, alpha) = _get(value, "algorithm", str), _tuning(_get(value, "tuning", dict))
     try:
         settings = recipes.validate(algorithm, _get(value, "settings", dict))
+        recipes.check_mode(mode, settings)
     except FieldError as error:
         where = "" if error.field == "algorithm" else "settings."
         raise TrainingError("bad_spec", f"{where}{error}") from error
-    mode, rank, alpha = _tuning(_get(value, "tuning", dict))
     served_base = _get(value, "served_base", str) if settings.get("rollouts") == recipes.VLLM else ""
-    if served_base and mode != "lora":
-        raise _bad("settings.rollouts", recipes.VLLM, "samples LoRA adapters; tuning.mode lora is wanted")
     evals, rows = _get(value, "eval", dict), _get(value, "data", dict)
     validation = _get(value, "validation", dict) if "validation" in value else {"every": 1, "limit": 1}
     return Spec(
@@ -351,8 +349,8 @@ def _reward_models(value: Mapping[str, Any]) -> dict[str, Source]:
 
 def _tuning(value: Mapping[str, Any]) -> tuple[str, int, int]:
     mode = _get(value, "mode", str, "tuning.")
-    if mode not in ("full", "lora"):
-        raise _bad("tuning.mode", mode, "full or lora is wanted")
+    if mode not in recipes.MODES:
+        raise _bad("tuning.mode", mode, f"one of {', '.join(recipes.MODES)} is wanted")
     if mode == "full":
         return mode, 0, 0
     return mode, _whole(value, "rank", 1, "tuning."), _whole(value, "alpha", 1, "tuning.")

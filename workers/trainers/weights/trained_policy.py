@@ -12,18 +12,20 @@ from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict, prepare_model_for_kbit_training
 from safetensors import safe_open
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     set_seed,
 )
 
+from flywheel.core import recipes
 from flywheel.core.envs import Environment
 from flywheel.core.recipes import ELSEWHERE
 from flywheel.core.traces import tooling
@@ -65,11 +67,11 @@ def load(run: Run) -> Policy:
         torch.set_num_threads(1)
     if spec.adapter is not None:
         _check_digest(spec.adapter, "adapter", "adapter")
-        model = _with_adapter(run, model, spec.adapter, is_trainable=spec.mode == "lora")
+        model = _with_adapter(run, model, spec.adapter, is_trainable=spec.mode != "full")
         if spec.mode == "full":
             model = model.merge_and_unload().requires_grad_(True)  # PEFT leaves the base frozen
         return Policy(model, tokenizer, None)
-    return Policy(model, tokenizer, lora_of(spec) if spec.mode == "lora" else None)
+    return Policy(model, tokenizer, None if spec.mode == "full" else lora_of(spec))
 
 
 def weightless(spec: Spec) -> Policy:
@@ -239,8 +241,11 @@ def publish(run: Run, write: Callable[[Path], None]) -> dict[str, dict[str, Any]
 
 
 def _base(spec: Spec) -> tuple[Any, Any]:
-    # A LoRA's base does not learn, so on a GPU it need not be kept in 32 bits.
-    frozen = torch.cuda.is_available() and torch.cuda.is_bf16_supported() and spec.mode == "lora"
+    # The base of an adapter does not learn, so on a GPU it need not be kept in 32 bits; what QLoRA reads in 16 it makes
+    # anew, and does not keep the file mapped.
+    frozen = torch.cuda.is_available() and torch.cuda.is_bf16_supported() and spec.mode != "full"
+    if why := recipes.lacking(spec.mode):
+        raise TrainingError("bad_spec", f"tuning.mode: {why}")
     with _refused(spec.base.path):
         tokenizer = AutoTokenizer.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
@@ -248,9 +253,27 @@ def _base(spec: Spec) -> tuple[Any, Any]:
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
-            dtype=torch.bfloat16 if frozen else torch.float32,
+            dtype=torch.bfloat16 if frozen or spec.mode == "qlora" else torch.float32,
+            quantization_config=_four_bits() if spec.mode == "qlora" else None,
         )
+        if spec.mode == "qlora":
+            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # TRL sees to that
+            for module in model.modules():
+                # On some CPUs bitsandbytes 0.50 would pack and round the weights another way for the first answer that
+                # is only read, and again for what learns.
+                if hasattr(module, "support_avx512bf16_for_cpu"):
+                    module.support_avx512bf16_for_cpu = False
     return model, _ready(spec, model, tokenizer)
+
+
+def _four_bits() -> BitsAndBytesConfig:
+    """How QLoRA keeps its base (Dettmers et al., https://arxiv.org/abs/2305.14314, sections 2 and 3)."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
 
 
 @contextlib.contextmanager

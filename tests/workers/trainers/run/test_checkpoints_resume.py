@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.trainers.cast import NAMES, Make, Start, slow
+from tests.workers.trainers.cast import NAMES, QLORA, Make, Start, slow
 
 TIMES = {"step_time_s", "peak_memory"}
 
@@ -18,7 +18,14 @@ def same_training(left: dict[int, dict[str, float]], right: dict[int, dict[str, 
         assert {name: value for name, value in metrics.items() if name not in TIMES} == pytest.approx(wanted), step
 
 
-@pytest.mark.parametrize("tuning", [{"mode": "full"}, {"mode": "lora", "rank": 4, "alpha": 8}], ids=["full", "lora"])
+TUNINGS = [
+    pytest.param({"mode": "full"}, id="full"),
+    pytest.param({"mode": "lora", "rank": 4, "alpha": 8}, id="lora"),
+    pytest.param({"mode": "qlora", "rank": 4, "alpha": 8}, id="qlora", marks=QLORA),
+]
+
+
+@pytest.mark.parametrize("tuning", TUNINGS)
 def test_killed_and_resumed_is_as_uninterrupted(tuning: dict[str, Any], make: Make, start: Start) -> None:
     # Ten rows in batches of four: epochs end in a short batch, and checkpoints fall within them.
     fields = {"names": NAMES[:8], "steps": 14, "tuning": tuning, "checkpoint_every": 4, "eval_every": 4}

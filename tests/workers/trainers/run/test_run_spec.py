@@ -36,7 +36,7 @@ def change(spec: dict[str, Any], path: str, value: Any) -> None:
         ("algorithm", "grpo", "algorithm: 'grpo': python -m workers.trainers.grpo runs it"),
         ("base.path", "model", "base.path: 'model': an absolute path is wanted"),
         ("base.digest", KeyError, "base.digest: is missing"),
-        ("tuning.mode", "qlora", "tuning.mode: 'qlora': full or lora is wanted"),
+        ("tuning.mode", "half", "tuning.mode: 'half': one of full, lora, qlora is wanted"),
         ("tuning", {"mode": "lora", "rank": 0, "alpha": 8}, "tuning.rank: 0: a whole number of at least 1"),
         ("tuning", {"mode": "lora", "rank": 8}, "tuning.alpha: None"),
         ("settings.learning_rate", 0, "settings.learning_rate: 0 is out of range; expected a number from 1e-09 to 1"),
@@ -166,12 +166,16 @@ def test_settings_that_trl_refuses(make: Make, start: Start) -> None:
 
 def test_a_server_samples_adapters_of_a_base_that_is_named(make: Make) -> None:
     run = make("grpo", settings={"rollouts": "vllm"})
+    with pytest.raises(TrainingError, match=r"settings.rollouts: vLLM samples adapters, and here all weights"):
+        specs.read(run.path, "grpo")
+    run.spec["tuning"] = {"mode": "qlora", "rank": 2, "alpha": 4}
+    run.save()
+    with pytest.raises(TrainingError, match=r"settings.rollouts: .* QLoRA trains on a base in 4 bits"):
+        specs.read(run.path, "grpo")
+    run.spec["tuning"]["mode"] = "lora"
+    run.save()
     with pytest.raises(TrainingError, match="served_base: is missing"):
         specs.read(run.path, "grpo")
     run.spec["served_base"] = "base-1"
-    run.save()
-    with pytest.raises(TrainingError, match=r"settings.rollouts: 'vllm': samples LoRA adapters"):
-        specs.read(run.path, "grpo")
-    run.spec["tuning"] = {"mode": "lora", "rank": 2, "alpha": 4}
     run.save()
     assert specs.read(run.path, "grpo").served_base == "base-1"

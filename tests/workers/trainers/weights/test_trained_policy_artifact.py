@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.trainers.cast import TOOLS, Directory, Make, Start
+from tests.workers.trainers.cast import QLORA, TOOLS, Directory, Make, Start, owned
 from workers.trainers.run import checkpoints
 
 LORA = {"mode": "lora", "rank": 4, "alpha": 8}
@@ -82,6 +82,38 @@ def test_an_adapter_and_what_is_trained_on_it(make: Make, start: Start, base: Pa
     assert grouped.metrics()[1]["kl"] == pytest.approx(0, abs=1e-5)
     assert merged.metrics()[1]["margin"] == pytest.approx(0, abs=1e-5)
     assert judged.metrics()[1]["margin"] == pytest.approx(0, abs=1e-5)
+
+
+@QLORA
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("algorithm", ["sft", "grpo"])
+def test_adapter_learnt_on_a_base_in_four_bits_is_a_plain_one(
+    algorithm: str, make: Make, start: Start, trained: Path
+) -> None:
+    import torch
+    from peft import PeftModel
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    settings = {"gradient_checkpointing": algorithm == "sft", "learning_rate": 1e-3}
+    run = make(algorithm, on=trained, tuning={**LORA, "mode": "qlora"}, settings=settings, steps=4)
+    assert start(run).wait() == 0, run.errors()
+    check(run)
+    weights = load_file(run.path / "final" / "adapter_model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}, "it learnt in 32 bits"
+    assert any(weight.any() for name, weight in weights.items() if "lora_B" in name)
+    assert "quantization" not in (run.path / "final" / "adapter_config.json").read_text()
+    PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(trained), run.path / "final")
+
+
+def test_base_in_four_bits_is_refused_by_a_trainer_that_has_none(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from workers.trainers.run.run_failures import TrainingError
+    from workers.trainers.weights import trained_policy
+
+    run = owned(make(tuning={**LORA, "mode": "qlora"}))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(TrainingError, match=r"tuning.mode: QLoRA needs bitsandbytes, which is not installed"):
+        trained_policy.load(run)
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "dpo", "grpo"])
