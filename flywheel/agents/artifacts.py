@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from django.conf import settings
@@ -64,7 +64,7 @@ def digest_of(directory: Path) -> str:
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.iterdir() if path.is_file() and not _is_documentation(path))
+    return sorted(path for path in directory.iterdir() if path.is_file() and not is_documentation(path))
 
 
 def _manifest(files: list[Path]) -> dict[str, dict[str, Any]]:
@@ -140,7 +140,8 @@ def _is_whole(place: Path, artifact: Artifact) -> bool:
         return False
 
 
-def _is_documentation(path: Path) -> bool:
+def is_documentation(path: PurePath) -> bool:
+    """Whether a file is left out of an artifact."""
     return path.suffix == ".md" or path.name.startswith(".") or path.name in LEFT_OUT
 
 

@@ -64,6 +64,12 @@ VARIABLES = {
             "sample from; empty for none",
         ),
         Variable(
+            "FLYWHEEL_HUB",
+            "",
+            "http(s)://host[:port] of a model hub that `manage.py add_version --hub` may download from, such as "
+            "https://huggingface.co; empty for none",
+        ),
+        Variable(
             "FLYWHEEL_URL",
             "",
             "http(s)://host:port at which evaluated programs reach Flywheel; empty for this machine's own port",
@@ -273,6 +279,11 @@ def ray_device() -> str:
         return value
 
     return _read("FLYWHEEL_RAY_DEVICE", convert)
+
+
+def hub() -> str:
+    """The address of the model hub that weights may be fetched from, without a slash at its end; empty for none."""
+    return _read("FLYWHEEL_HUB", _server)
 
 
 def url() -> str:

@@ -193,6 +193,7 @@ CALLS = {
     Scope.BUILD: """
         export_environment import_tasks import_openai_eval
         create_agent create_version create_version_from_traffic make_queue change_queue define_bucket change_bucket
+        upload_version
         list_quarantined get_quarantined replay_quarantined dismiss_quarantined
         create_environment make_environment_version make_task make_all_tasks make_tasks_of_many retire_task
         make_variants

@@ -2,18 +2,19 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
+from flywheel.agents.model_archives import store_archive
 from flywheel.agents.models import Artifact, Version
 from flywheel.agents.references import find_agent, find_version
 from flywheel.agents.registration import OnlyAdmins, artifacts_of, make_version
 from flywheel.agents.version_changes import Change, changes
-from flywheel.agents.version_content import VersionContent
+from flywheel.agents.version_content import TRANSFORMERS, VersionContent
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.answers import ListQuery, Number, Ref, page_of, paginate
 from flywheel.edge.refusals import Refused, at_field, one
@@ -78,6 +79,16 @@ class VersionIn(Body):
     note: str = ""
 
 
+class UploadQuery(Schema):
+    kind: Literal["model", "adapter"] = "model"
+    """`adapter` for a LoRA adapter, which goes on the weights of the version `like`."""
+    like: int | None = None
+    """Number of the version whose prompt, tools and sampling it takes."""
+    base_model: str = ""
+    """Display name of the model; that of `like` if empty."""
+    note: str = ""
+
+
 @router.get("/agents/{name}/versions", response=page_of(VersionRow, "VersionPage"), auth=Key(Scope.READ))
 def list_versions(request: HttpRequest, name: str, query: Query[ListQuery]) -> dict[str, Any]:
     """List an agent's versions, newest first, without prompts and tools."""
@@ -99,6 +110,25 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
             "only an admin may set a command that workers start: use a key that also has the scope 'admin'"
         )
     made, is_new = make_version(agent=agent, actor=asked.actor, content=content, parent=like, note=body.note)
+    return Status(201 if is_new else 200, made)
+
+
+@router.post("/agents/{name}/versions/upload", response={200: VersionOut, 201: VersionOut}, auth=Key(Scope.BUILD))
+def upload_version(request: HttpRequest, name: str, query: Query[UploadQuery]) -> Status[Version]:
+    """Create a version of the weights in the request body: a ZIP or tar archive of at most 512 MB, with .safetensors
+    files and a model's JSON and text, no pickles and no code. 413 if it is larger."""
+    asked = keyed(request)
+    agent = find_agent(asked.project, name)
+    with at_field("like"):
+        like = find_version(asked.project, f"{agent}@{query.like}") if query.like is not None else None
+    copied = VersionContent(base_model="", endpoint={}) if like is None else VersionContent.of(like)
+    if query.kind == "adapter":
+        content = replace(copied, adapter=store_archive(request, "adapter"))
+    else:
+        endpoint = copied.endpoint if copied.endpoint.get("kind") == TRANSFORMERS else {"kind": TRANSFORMERS}
+        content = replace(copied, endpoint=endpoint, weights=store_archive(request, "model"), adapter=None)
+    content = replace(content, base_model=query.base_model or content.base_model)
+    made, is_new = make_version(agent=agent, actor=asked.actor, content=content, parent=like, note=query.note)
     return Status(201 if is_new else 200, made)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from django import forms
 
-from flywheel.agents import artifacts
+from flywheel.agents import artifacts, model_archives
 from flywheel.agents.models import Agent, Artifact, Version
 from flywheel.agents.registration import artifacts_of
 from flywheel.agents.version_content import (
@@ -24,8 +24,6 @@ from flywheel.agents.version_content import (
 )
 from flywheel.core.traces.call_forms import LABELS
 
-UPLOAD_MAX_BYTES = 512 * 1024 * 1024
-"""Of all files of a form; larger models come by `manage.py add_version`."""
 UPLOAD = "upload"
 SERVER = ("base_url", "model", "api_key_env", "price_in", "price_out")
 HIDDEN = ("timeout_s", "concurrency", "batch_size", "device", "dtype")
@@ -103,7 +101,7 @@ class VersionForm(forms.Form):
             kept = [(one.digest, _named(one)) for one in self.stored.values() if one.kind == kind]
             field.choices = [("", "none"), *kept, (UPLOAD, "upload files")]
         for name, label in (("weights_files", "Files of the weights"), ("adapter_files", "Files of the adapter")):
-            accepted = ",".join(sorted(artifacts.ALLOWED))
+            accepted = ",".join((*sorted(artifacts.ALLOWED), *model_archives.ENDINGS))
             self.fields[name].widget.attrs |= {"accept": accepted, "multiple": True, "aria-label": label}
 
     @classmethod
@@ -132,8 +130,8 @@ class VersionForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         files: Sequence[Any] = [*cleaned.get("weights_files", ()), *cleaned.get("adapter_files", ())]
-        if sum(file.size or 0 for file in files) > UPLOAD_MAX_BYTES:
-            limit = UPLOAD_MAX_BYTES // 1024 // 1024
+        if sum(file.size or 0 for file in files) > model_archives.MAX_BYTES:
+            limit = model_archives.MAX_BYTES // 1024 // 1024
             raise forms.ValidationError(
                 f"More than {limit} MB of files; store a model of that size with manage.py add_version on the server."
             )
@@ -186,7 +184,10 @@ class VersionForm(forms.Form):
 
 
 def keep_files(files: Sequence[Any], kind: str) -> Artifact:
-    """Store uploaded files (Django's `UploadedFile`) as an artifact. Raises artifacts.ArtifactError."""
+    """Store uploaded files (Django's `UploadedFile`), or those of an archive, as an artifact. Raises
+    artifacts.ArtifactError."""
+    if len(files) == 1 and (files[0].name or "").lower().endswith(model_archives.ENDINGS):
+        return model_archives.store_archive(files[0], kind)
     with tempfile.TemporaryDirectory(prefix="flywheel-upload-") as place:
         directory = Path(place) / "upload"
         directory.mkdir()

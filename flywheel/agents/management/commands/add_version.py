@@ -1,5 +1,10 @@
-"""`manage.py add_version`: make a version of weights that lie on this machine, of any size."""
+"""`manage.py add_version`: make a version of weights of any size, in a directory of this machine or on a model hub."""
 
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,12 +13,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
-from flywheel.agents.artifacts import store
+from flywheel.agents.artifacts import ALLOWED, store
 from flywheel.agents.models import Artifact
 from flywheel.agents.references import find_agent, find_version
 from flywheel.agents.registration import make_version
 from flywheel.agents.version_content import TRANSFORMERS, VersionContent
 from flywheel.edge.refusals import Refused
+from flywheel.system import env
 
 
 class Command(BaseCommand):
@@ -23,7 +29,12 @@ class Command(BaseCommand):
         parser.add_argument("--project", required=True)
         parser.add_argument("--agent", required=True)
         parser.add_argument("--by", required=True, help="user name of the member in whose name it is made")
-        parser.add_argument("--weights", required=True, help="directory of the model")
+        where = parser.add_mutually_exclusive_group(required=True)
+        where.add_argument("--weights", default="", help="directory of the model")
+        where.add_argument(
+            "--hub", default="", help="name on the hub that FLYWHEEL_HUB allows, such as Qwen/Qwen3-0.6B"
+        )
+        parser.add_argument("--revision", default="main", help="commit, branch or tag on the hub; kept as its commit")
         parser.add_argument("--adapter", default="", help="directory of a LoRA adapter")
         parser.add_argument("--base-model", default="", help="its name as people say it; that of --like otherwise")
         parser.add_argument(
@@ -42,18 +53,59 @@ class Command(BaseCommand):
             agent = find_agent(project, options["agent"])
             like = find_version(project, f"{agent.name}@{options['like']}") if options["like"] else None
             copied = VersionContent.of(like) if like else VersionContent(base_model="", endpoint={})
+            name, note = options["hub"], options["note"]
+            if name:
+                with _fetched(name, options["revision"]) as (directory, commit):
+                    weights = _stored(directory, "model")
+                note = note or f"{name} at {commit[:12]}"
+            else:
+                weights = _stored(options["weights"], "model")
             content = replace(
                 copied,
-                base_model=options["base_model"] or copied.base_model,
+                base_model=options["base_model"] or name or copied.base_model,
                 endpoint={"kind": TRANSFORMERS},
-                weights=_stored(options["weights"], "model"),
+                weights=weights,
                 adapter=_stored(options["adapter"], "adapter") if options["adapter"] else None,
             )
             by = Actor(actor, "manage.py add_version")
-            version, _ = make_version(agent=agent, actor=by, content=content, parent=like, note=options["note"])
+            version, _ = make_version(agent=agent, actor=by, content=content, parent=like, note=note)
         except Refused as error:
             raise CommandError(str(error)) from error
         self.stdout.write(str(version))
+
+
+@contextmanager
+def _fetched(name: str, revision: str) -> Iterator[tuple[str, str]]:
+    """A directory with a model of the hub, as long as it is needed, and its commit. Nothing that could run is fetched.
+
+    Raises CommandError.
+    """
+    endpoint = env.hub()
+    if not endpoint:
+        raise CommandError(
+            "no hub is allowed here; the operator sets FLYWHEEL_HUB, for example to https://huggingface.co"
+        )
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise CommandError(f"--hub: expected owner/name, for example Qwen/Qwen3-0.6B, not {name!r}")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        from huggingface_hub import HfApi, snapshot_download
+    except ImportError as error:
+        raise CommandError("huggingface_hub is not installed; install flywheel[train]") from error
+    with tempfile.TemporaryDirectory(prefix="flywheel-hub-") as place:
+        try:
+            commit = HfApi(endpoint=endpoint).model_info(name, revision=revision).sha
+            snapshot_download(
+                name,
+                revision=commit,
+                endpoint=endpoint,
+                allow_patterns=[f"*{ending}" for ending in sorted(ALLOWED)],
+                ignore_patterns=["*/*"],
+                local_dir=place,
+            )
+        except Exception as error:  # of its own, of HTTP's, of the network's
+            raise CommandError(f"{name} cannot be fetched from {endpoint}: {str(error).strip()[:300]}") from error
+        yield place, commit
 
 
 def _stored(directory: str, kind: str) -> Artifact:
