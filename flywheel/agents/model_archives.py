@@ -12,8 +12,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from flywheel.agents import artifacts
 from flywheel.agents.artifacts import ArtifactError
@@ -43,7 +44,7 @@ class _Member(NamedTuple):
     size: int
     is_file: bool
     is_directory: bool
-    open: Callable[[], IO[bytes]]
+    open: Callable[[], Any]
 
 
 def store_archive(source: Readable, kind: str) -> Artifact:
@@ -115,19 +116,12 @@ def _in_zip(archive: zipfile.ZipFile) -> Iterator[_Member]:
     for entry in archive.infolist():
         mode = entry.external_attr >> 16
         is_file = not stat.S_IFMT(mode) or stat.S_ISREG(mode)
-        yield _Member(entry.filename, entry.file_size, is_file, entry.is_dir(), lambda entry=entry: archive.open(entry))
+        yield _Member(entry.filename, entry.file_size, is_file, entry.is_dir(), partial(archive.open, entry))
 
 
 def _in_tar(archive: tarfile.TarFile) -> Iterator[_Member]:
-    def opener(entry: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
-        def opened() -> IO[bytes]:
-            file: Any = archive.extractfile(entry)
-            return file
-
-        return opened
-
     for entry in archive:
-        yield _Member(entry.name, entry.size, entry.isreg(), entry.isdir(), opener(entry))
+        yield _Member(entry.name, entry.size, entry.isreg(), entry.isdir(), partial(archive.extractfile, entry))
 
 
 def _write(member: _Member, target: Path, left: int, most: int) -> int:

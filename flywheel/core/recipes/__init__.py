@@ -46,7 +46,7 @@ VLLM: Final = "vllm"
 """The value of `rollouts` with which a server samples the attempts."""
 
 MODES: Final = {"full": "all weights", "lora": "LoRA", "qlora": "QLoRA"}
-"""How weights are tuned: all of them, an adapter on the base, or an adapter on the base in 4 bits."""
+"""Ways to tune weights: all of them, an adapter on the base, or an adapter on the base in 4 bits."""
 
 PASSED_ON = ("trl.", "lora.")
 

@@ -257,7 +257,8 @@ def _base(spec: Spec) -> tuple[Any, Any]:
             quantization_config=_four_bits() if spec.mode == "qlora" else None,
         )
         if spec.mode == "qlora":
-            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # TRL sees to that
+            # TRL sees to checkpointing.
+            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # type: ignore[no-untyped-call]
             for module in model.modules():
                 # On some CPUs bitsandbytes 0.50 would pack and round the weights another way for the first answer that
                 # is only read, and again for what learns.
@@ -267,8 +268,8 @@ def _base(spec: Spec) -> tuple[Any, Any]:
 
 
 def _four_bits() -> BitsAndBytesConfig:
-    """How QLoRA keeps its base (Dettmers et al., https://arxiv.org/abs/2305.14314, sections 2 and 3)."""
-    return BitsAndBytesConfig(
+    """The base as QLoRA keeps it (Dettmers et al., https://arxiv.org/abs/2305.14314, sections 2 and 3)."""
+    return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,

@@ -94,7 +94,7 @@ def _fetched(name: str, revision: str) -> Iterator[tuple[str, str]]:
         raise CommandError("huggingface_hub is not installed; install flywheel[train]") from error
     with tempfile.TemporaryDirectory(prefix="flywheel-hub-") as place:
         try:
-            commit = HfApi(endpoint=endpoint).model_info(name, revision=revision).sha
+            commit = str(HfApi(endpoint=endpoint).model_info(name, revision=revision).sha)
             snapshot_download(
                 name,
                 revision=commit,
