@@ -45,12 +45,13 @@ class Hub(BaseHTTPRequestHandler):
             return self.answer(json.dumps(rows).encode())
         name = path.removeprefix(f"/own/tiny/resolve/{COMMIT}/")
         if name in FILES:
-            return self.answer(FILES[name], ETag=f'"{name}"', **{"X-Repo-Commit": COMMIT})
-        return self.answer(b"{}", status=404, **{"X-Error-Code": "RepoNotFound"})
+            return self.answer(FILES[name], {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT})
+        return self.answer(b"{}", {"X-Error-Code": "RepoNotFound"}, status=404)
 
-    def answer(self, content: bytes, status: int = 200, **headers: str) -> None:
+    def answer(self, content: bytes, headers: dict[str, str] | None = None, status: int = 200) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), "Content-Type": "application/json", **headers}.items():
+        usual = {"Content-Length": str(len(content)), "Content-Type": "application/json"}
+        for name, value in (usual | (headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":

@@ -97,7 +97,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _run(words: list[str], base: Path, name: str, url: str, log: Any) -> None:
     """Serve until it is ended. Raises CannotServe."""
-    with _started(words, environment(base), log) as server:
+    with started(words, environment(base), log) as server:
         _wait(server, url, log)
         os.environ["FLYWHEEL_VLLM_URL"] = url
         live = "".join(f", {name}" for name in _load_live())
@@ -225,7 +225,7 @@ def _port(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _started(words: list[str], told: dict[str, str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
+def started(words: list[str], told: dict[str, str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
     """vLLM and all that it starts, in a session of their own; stopped at the end, whatever ends it."""
     server = subprocess.Popen(
         words,

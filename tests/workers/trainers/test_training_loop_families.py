@@ -96,7 +96,8 @@ def built(family: Family, path: Path) -> Path:
         | family.config
     )
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    model: Any = transformers.AutoModelForCausalLM
+    model.from_config(config).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 
