@@ -86,5 +86,5 @@ def test_the_dockerfile_installs_and_copies_what_the_commands_need() -> None:
     for copied in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):
         for path in shlex.split(copied):
             assert (ROOT / path).exists(), path
-    assert "-e '.[train,redis,grpc]'" in text
+    assert "-e '.[train,qlora,redis,grpc]'" in text
     assert "USER flywheel" in text
