@@ -129,7 +129,7 @@ def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def check_mode(mode: str, settings: Mapping[str, Any]) -> None:
+def check_mode(algorithm: str, mode: str, settings: Mapping[str, Any]) -> None:
     """Refuse complete settings that do not go with how the weights are tuned. Raises FieldError."""
     if settings.get("rollouts") == VLLM and mode != "lora":
         why = (
@@ -138,6 +138,8 @@ def check_mode(mode: str, settings: Mapping[str, Any]) -> None:
             else "QLoRA trains on a base in 4 bits, which is not the one it serves"
         )
         raise FieldError(f"vLLM samples adapters, and {why}; use tuning lora", field="rollouts")
+    if mode == "qlora" and not ALGORITHMS[algorithm].makes_policy:
+        raise FieldError("'qlora' does not train a reward model, which is saved whole; use lora", field="tuning.mode")
     if mode == "qlora" and settings.get("processes", 1) > 1:
         raise FieldError(
             f"{settings['processes']} processes do not share a base in 4 bits; expected 1", field="processes"

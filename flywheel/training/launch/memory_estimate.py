@@ -88,16 +88,17 @@ def expected_memory(
     plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"), held_out, taught)
     found = Memory(memory_forecast.forecast(plan), lengths, preview, machine, None)
     if found.is_too_large:
-        found = replace(found, proposal=memory_forecast.proposal(plan, machine["memory"], _adapters(settings)))
+        modes = _adapters(algorithm, settings)
+        found = replace(found, proposal=memory_forecast.proposal(plan, machine["memory"], modes))
     return found, ""
 
 
-def _adapters(settings: Mapping[str, Any]) -> list[str]:
+def _adapters(algorithm: str, settings: Mapping[str, Any]) -> list[str]:
     """Modes of an adapter that this installation has and that go with the settings."""
     found = []
     for mode in ("lora", "qlora"):
         with suppress(FieldError):
-            recipes.check_mode(mode, settings)
+            recipes.check_mode(algorithm, mode, settings)
             found += [] if recipes.lacking(mode) else [mode]
     return found
 

@@ -225,9 +225,10 @@ def check_settings(
     defaults = default_settings(algorithm.name, base, tuned["mode"])
     try:
         settings = recipes.validate(algorithm.name, {**defaults, **given})
-        recipes.check_mode(tuned["mode"], settings)
+        recipes.check_mode(algorithm.name, tuned["mode"], settings)
     except FieldError as error:
-        raise Refused(error.problem, field=f"settings.{error.field}") from error
+        where = "" if error.field == "tuning.mode" else "settings."
+        raise Refused(error.problem, field=f"{where}{error.field}") from error
     return settings
 
 

@@ -104,6 +104,8 @@ def test_base_in_four_bits_is_refused_where_nothing_here_could_train_on_it(
     assert refused(rollouts="vllm")[0] == "settings.rollouts"
     assert refused(processes=2)[1] == "2 processes do not share a base in 4 bits; expected 1"
     assert room.launch(**asked).tuning == {"mode": "qlora", "rank": 4, "alpha": 16}
+    asked["algorithm"] = "reward_model"
+    assert refused() == ("tuning.mode", "'qlora' does not train a reward model, which is saved whole; use lora")
 
 
 def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None:

@@ -287,9 +287,9 @@ def _spec(directory: Path, value: Any) -> Spec:
     algorithm, (mode, rank, alpha) = _get(value, "algorithm", str), _tuning(_get(value, "tuning", dict))
     try:
         settings = recipes.validate(algorithm, _get(value, "settings", dict))
-        recipes.check_mode(mode, settings)
+        recipes.check_mode(algorithm, mode, settings)
     except FieldError as error:
-        where = "" if error.field == "algorithm" else "settings."
+        where = "" if error.field in ("algorithm", "tuning.mode") else "settings."
         raise TrainingError("bad_spec", f"{where}{error}") from error
     served_base = _get(value, "served_base", str) if settings.get("rollouts") == recipes.VLLM else ""
     evals, rows = _get(value, "eval", dict), _get(value, "data", dict)
