@@ -93,7 +93,8 @@ def _trained(row: Trajectory, tasks: list[Task], result: Result | None) -> Itera
         yield _origin(row, "dataset", dataset, kind, "training:dataset", dataset.name, dataset.version)
     if not datasets:
         return
-    trained = TrainingRun.objects.filter(dataset__in=datasets).select_related("produced__agent").order_by("-pk")
+    learnt_by = Q(dataset__in=datasets) | Q(replay__in=datasets)
+    trained = TrainingRun.objects.filter(learnt_by).select_related("produced__agent").order_by("-pk")
     runs = list(trained[:SHOWN])
     for run in runs:
         yield _origin(row, "training run", run, run.state, "training:run", run.pk)

@@ -1,7 +1,9 @@
 """Base of GRPOTrainer and RLOOTrainer: tasks in the run's own order, our episodes, the verifier's rewards."""
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from datasets import Dataset
@@ -16,6 +18,7 @@ from workers.trainers.attempts.paced_attempts import PacedAttempts
 from workers.trainers.attempts.remote_policy import RemoteEngine, RemotePolicy
 from workers.trainers.attempts.rewards import Judge, Penalties, Rewards
 from workers.trainers.attempts.step_attempts import Attempts
+from workers.trainers.replayed_rows import Replay
 from workers.trainers.run import checkpoints, ranks
 from workers.trainers.run.kept_attempts import Keeper
 from workers.trainers.run.run_directory import Run
@@ -55,7 +58,8 @@ def build(
     curriculum = Curriculum(run.path / checkpoints.PLACE) if spec.settings.get("curriculum") else None
     batches = -(-spec.settings["steps"] // spec.settings["num_iterations"])
     keeper = None if ranks.rank() else Keeper(run.path, spec.keep_attempts, batches)
-    order = _order(spec, len(tasks))
+    order = _order(spec, tasks)
+    replay = Replay(run, env, data) if data.replay else None
     remote = None
     attempts: Attempts
     if spec.served_base:
@@ -85,6 +89,8 @@ def build(
     )
     if curriculum is not None:
         trainer.add_callback(curriculum)
+    if replay is not None:
+        replay.join(trainer)
     attempts.engine.model = trainer.model  # with the adapter that TRL puts on
     trl_seams.play(trainer, attempts)
     if remote is not None:
@@ -119,7 +125,7 @@ def _fitting(run: Run, loaded: Policy, env: Environment, tasks: Sequence[Task]) 
     return [task for task, problem in zip(tasks, problems, strict=True) if not problem]
 
 
-def _order(spec: Spec, tasks: int) -> list[int]:
+def _order(spec: Spec, tasks: Sequence[Task]) -> list[int]:
     """The tasks' places in the order of the run: shuffled anew each time round, the same after a resume.
 
     TRL's own sampler forgets its place at a resume and leaves a last incomplete batch out, which with fewer tasks
@@ -127,8 +133,38 @@ def _order(spec: Spec, tasks: int) -> list[int]:
     """
     per_batch = spec.settings["batch_size"] // spec.settings["num_generations"]
     batches = -(-spec.settings["steps"] // spec.settings["num_iterations"])
-    order: list[int] = []
     shuffled = random.Random(spec.seed)
-    while len(order) < per_batch * batches:
-        order += shuffled.sample(range(tasks), tasks)
-    return order[: per_batch * batches]
+    if spec.environment_weights:
+        places = {name: _over_and_over(_of_environment(tasks, name), shuffled) for name in spec.environment_weights}
+        turns = environment_turns(spec.environment_weights, per_batch, batches)
+        return [next(places[name]) for name in turns]
+    return list(islice(_over_and_over(range(len(tasks)), shuffled), per_batch * batches))
+
+
+def _over_and_over(places: Sequence[int], shuffled: random.Random) -> Iterator[int]:
+    while True:
+        yield from shuffled.sample(places, len(places))
+
+
+def _of_environment(tasks: Sequence[Task], name: str) -> list[int]:
+    places = [place for place, task in enumerate(tasks) if task.environment == name]
+    if not places:
+        raise TrainingError("data", f"environment_weights.{name}: none of its tasks is left to practise")
+    return places
+
+
+def environment_turns(weights: Mapping[str, Sequence[float]], per_batch: int, batches: int) -> list[str]:
+    """The environment of each group of a run. Weights go in a line from their first to their last; an environment is
+    never more than a group behind its share."""
+    owed = dict.fromkeys(weights, 0.0)
+    turns = []
+    for batch in range(batches):
+        gone = batch / max(1, batches - 1)
+        now = {name: first + (last - first) * gone for name, (first, last) in weights.items()}
+        total = math.fsum(now.values())
+        for _ in range(per_batch):
+            for name, weight in now.items():
+                owed[name] += weight / total
+            turns.append(max((name for name in now if now[name] > 0), key=owed.__getitem__))
+            owed[turns[-1]] -= 1
+    return turns

@@ -25,8 +25,10 @@ def train(run: Run) -> None:
     training_loop.drive(run, trainer, loaded, env, data)
 
 
-def build(run: Run, loaded: Any, env: Environment, data: run_spec.Data) -> Any:
-    """TRL's trainer of the policy `loaded`, with its rows in tokens. Raises TrainingError."""
+def build(run: Run, loaded: Any, env: Environment, data: run_spec.Data, own: run_spec.Spec | None = None) -> Any:
+    """TRL's trainer of the policy `loaded`, with its rows in tokens, by another spec than the run's where there is one.
+    Raises TrainingError."""
+    spec = own or run.spec
     with model_process.loading():
         from trl.trainer.sft_config import SFTConfig
         from trl.trainer.sft_trainer import SFTTrainer
@@ -35,15 +37,15 @@ def build(run: Run, loaded: Any, env: Environment, data: run_spec.Data) -> Any:
         from workers.trainers.attempts.weighted_imitation import Weighing, WeightedTrainer
         from workers.trainers.weights import trained_policy
 
-    settings, fields = run.spec.settings, dict[str, Any]()
+    settings, fields = spec.settings, dict[str, Any]()
     trainer: Any = SFTTrainer
-    if run.spec.algorithm == "awr":
+    if spec.algorithm == "awr":
         trainer = partial(WeightedTrainer, about=Weighing.of(settings), rows=data.train, warn=run.warn)
         fields["remove_unused_columns"] = False  # by the place of its row a sequence is weighed
     limit, _ = trained_policy.longest(loaded.model, settings)
     return trainer(
         model=loaded.model,
-        args=training_loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=limit, **fields),
+        args=training_loop.config(SFTConfig, spec, output_dir=str(run.work), max_length=limit, **fields),
         train_dataset=trained_policy.training_rows(data.train, ("prompt", "completion"), env),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,

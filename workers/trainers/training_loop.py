@@ -61,6 +61,7 @@ METRICS = {
     "value_loss": "value_loss",
     "explained_variance": "explained_variance",
     "teacher_kl": "teacher_kl",
+    "replay_loss": "replay_loss",
     "staleness": "staleness_mean",
     "staleness_max": "staleness_max",
     "learner_idle": "learner_idle",

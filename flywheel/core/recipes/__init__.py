@@ -11,7 +11,7 @@ import difflib
 import importlib.util
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
 from flywheel.core.errors import FieldError
@@ -26,6 +26,7 @@ __all__ = [
     "Data",
     "Fix",
     "Setting",
+    "check_environment_weights",
     "check_mode",
     "defaults",
     "lacking",
@@ -34,6 +35,9 @@ __all__ = [
     "usual_mode",
     "validate",
 ]
+
+HEAVIEST = 1_000_000
+"""The greatest weight of an environment."""
 
 SMALL = 50_000_000
 """Up to so many parameters a model is trained as the reference policy is: all weights, everything in memory at once."""
@@ -269,6 +273,31 @@ def _check_steps(values: Mapping[str, Any]) -> None:
     for name, wanted in whole.items():
         if values.get(name, wanted) != wanted:
             raise FieldError(f"{values[name]!r} does not go with step_rewards; expected {wanted}", field=name)
+
+
+def check_environment_weights(weights: Mapping[str, Any], environments: Collection[str]) -> dict[str, list[float]]:
+    """The weight of each environment of a run at its first step and at its last: each has two, and something is left to
+    practise at both ends. Raises FieldError."""
+    field = "environment_weights"
+    names = ", ".join(sorted(environments)) or "no environment: the run has a single one"
+    for name in sorted(weights.keys() ^ set(environments)):
+        problem = "is no environment of the run" if name in weights else "has no weight"
+        raise FieldError(f"{problem}; expected one for each of {names}", field=f"{field}.{name}")
+    for name, pair in weights.items():
+        if not (isinstance(pair, list | tuple) and len(pair) == 2 and all(map(_is_weight, pair))):
+            raise FieldError(
+                f"{pair!r} is no pair of weights; expected two numbers from 0 to {HEAVIEST:,}, at the first step and "
+                "at the last",
+                field=f"{field}.{name}",
+            )
+    for place, when in enumerate(("first", "last")):
+        if not any(pair[place] for pair in weights.values()):
+            raise FieldError(f"they sum to 0 at the {when} step, so nothing would be practised there", field=field)
+    return {name: [float(each) for each in pair] for name, pair in weights.items()}
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= HEAVIEST
 
 
 def staleness_bound(settings: Mapping[str, Any]) -> int:

@@ -255,6 +255,15 @@ _ROWS = [
         algorithms=_GROUPED, shown=True,
     ),
     Setting(
+        "replay_rows", int, 16, "Rows of the replayed dataset that each step imitates beside its attempts.",
+        algorithms=_PRACTISED, min=1, max=4096,
+    ),
+    Setting(
+        "replay_weight", float, 0.1,
+        "Weight of the replayed rows' loss beside that of the attempts. Higher forgets less, and learns less.",
+        algorithms=_PRACTISED, min=0.0001, max=100.0,
+    ),
+    Setting(
         "entropy_coef", float, 0.0, "Bonus for staying undecided, against entropy collapse.",
         algorithms=(*_GROUPED, "ppo"), min=0.0, max=1.0,
     ),

@@ -3,6 +3,7 @@ here they are read from the task set's side."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from django.db.models import F
@@ -92,12 +93,13 @@ def trained_on(versions: Iterable[Version], task_set: TaskSet) -> dict[int, Trai
     lines = learnt_from(versions)
     learnt: dict[int, set[int]] = {}
     every = Version.objects.filter(pk__in=set().union(*lines.values()))
-    for dataset_of in ("produced_by__dataset", "checkpoint_versions__run__dataset"):
+    for made_by, rows in product(("produced_by", "checkpoint_versions__run"), ("dataset", "replay")):
+        dataset_of = f"{made_by}__{rows}"
         for version, dataset in every.exclude(**{dataset_of: None}).values_list("pk", dataset_of):
             learnt.setdefault(version, set()).add(dataset)
-    rows = task_set.contamination_checks.filter(method=METHOD, dataset__in=set().union(*learnt.values()))
-    rows = rows.annotate(blocked=F("report__blocked")).select_related("dataset").defer("report")
-    checks = {check.dataset_id: check for check in rows.order_by("dataset_id")}
+    kept = task_set.contamination_checks.filter(method=METHOD, dataset__in=set().union(*learnt.values()))
+    kept = kept.annotate(blocked=F("report__blocked")).select_related("dataset").defer("report")
+    checks = {check.dataset_id: check for check in kept.order_by("dataset_id")}
     return {
         version.pk: _trained_on(version, set().union(*(learnt.get(key, set()) for key in lines[version.pk])), checks)
         for version in versions

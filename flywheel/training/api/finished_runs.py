@@ -236,6 +236,7 @@ def _run(request: HttpRequest, run_id: int) -> TrainingRun:
         "base__weights",
         "base__adapter",
         "dataset",
+        "replay",
         "task_set",
         "created_by",
         "produced__agent",

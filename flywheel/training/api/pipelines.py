@@ -87,6 +87,10 @@ class PipelineStageOut(Schema):
     """Version whose probabilities `distillation` learns."""
     reward: Ref | None = Field(alias="reward_recipe")
     """Reward recipe that it learns from; null for each task's own verifier."""
+    replay: Ref | None
+    """Demonstrations that it imitates beside its attempts."""
+    environment_weights: dict[str, list[float]]
+    """Weight of each environment of a mix, at the first step and at the last."""
     tuning: dict[str, Any]
     settings: dict[str, Any]
     seed: int
@@ -201,10 +205,7 @@ def end_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
 def _pipelines(request: HttpRequest) -> QuerySet[Pipeline]:
     rows = Pipeline.objects.filter(project=keyed(request).project).select_related("base__agent", "created_by")
     return rows.prefetch_related(
-        "stages__task_set",
-        "stages__dataset",
-        "stages__teacher__agent",
-        "stages__reward_recipe",
+        *("stages__task_set", "stages__dataset", "stages__replay", "stages__teacher__agent", "stages__reward_recipe"),
         "stages__runs__produced__agent",
     )
 

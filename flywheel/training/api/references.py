@@ -31,14 +31,14 @@ def dataset_of(request: HttpRequest, name: str, version: int) -> Dataset:
     return one(rows, name=name, version=version)
 
 
-def dataset_by_ref(request: HttpRequest, ref: str) -> Dataset | None:
+def dataset_by_ref(request: HttpRequest, ref: str, field: str = "dataset") -> Dataset | None:
     if not ref:
         return None
     name, at, text = ref.partition("@")
     version = number(text)
     if at and version is None:
-        raise Refused(f"{ref[:100]!r} is not of the form name@version", field="dataset")
-    with at_field("dataset"):
+        raise Refused(f"{ref[:100]!r} is not of the form name@version", field=field)
+    with at_field(field):
         if version is not None:
             return dataset_of(request, name, version)
         rows = Dataset.objects.filter(project=keyed(request).project, name=name).select_related("task_set")

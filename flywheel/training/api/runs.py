@@ -89,6 +89,12 @@ class ChoicesIn(Body):
     """`agent@number` whose probabilities `distillation` learns; it needs weights here and the tokenizer of `base`."""
     reward: RefIn = ""
     """`name@version` of the reward recipe that a reinforced run learns from; if empty, each task's own verifier."""
+    replay: RefIn = ""
+    """`name@version` of demonstrations to imitate beside the attempts, for algorithms that practise tasks: see
+    `replay_rows` and `replay_weight`."""
+    environment_weights: dict[str, list[float]] = {}
+    """For a mix of environments: the weight of each at the first step and at the last, `{"mail": [1, 0.2], "tables":
+    [0, 1]}`, in a line between them. Empty: the rows of the mix take turns."""
     override_reason: str = ""
     """Why you chose another fix than the recommended one; required in that case."""
     leave_out: list[int] = []
@@ -102,6 +108,8 @@ class ChoicesIn(Body):
             algorithm=self.algorithm,
             task_set=task_set_of(request, self.task_set),
             dataset=dataset_by_ref(request, self.dataset),
+            replay=dataset_by_ref(request, self.replay, "replay"),
+            environment_weights=self.environment_weights,
             rollouts=eval_of(request, self.rollouts),
             settings=self.settings,
             tuning=self.tuning,
@@ -178,6 +186,10 @@ class RunOut(Schema):
     """SHA-256 of everything that the run was launched with."""
     teacher: Ref | None
     """The version whose probabilities it learns, for `distillation`."""
+    replay: Ref | None
+    """Demonstrations that it imitates beside its attempts."""
+    environment_weights: dict[str, list[float]]
+    """Weight of each environment of a mix, at the first step and at the last."""
     override_reason: str
     reward: dict[str, Any]
     """Whether it learns from a reward, by which `recipe`, the audit of the reward, and who overrode it and why."""
@@ -474,6 +486,7 @@ def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:
         "reward_recipe",
         "task_set",
         "dataset",
+        "replay",
         "produced__agent",
         "reward_model",
         "created_by",

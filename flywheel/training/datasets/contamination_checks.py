@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from django.core.files.storage import default_storage
+from django.db.models import Q
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
@@ -154,10 +155,11 @@ def preview(
 
 
 def datasets_of(version: Version) -> list[Dataset]:
-    """Everything that a version learnt from: its own run's dataset, and those of the versions that it comes from or
+    """Everything that a version learnt from: its own run's datasets, and those of the versions that it comes from or
     that taught one of these."""
     runs = TrainingRun.that_made(learnt_from([version])[version.pk])
-    return list(Dataset.objects.filter(training_runs__in=runs).distinct().order_by("pk"))
+    learnt = Q(training_runs__in=runs) | Q(replayed_by__in=runs)
+    return list(Dataset.objects.filter(learnt).distinct().order_by("pk"))
 
 
 def learnt_by_reward(task_set: TaskSet) -> list[Dataset]:

@@ -38,10 +38,14 @@ class _Pair:
         return f"{problem}; the data is {self.dataset}" if problem else ""
 
 
-def _pairs(base: Version, dataset: Dataset, task_set: TaskSet, teacher: Version | None) -> Iterator[_Pair]:
+def _pairs(
+    base: Version, dataset: Dataset, task_set: TaskSet, teacher: Version | None, replay: Dataset | None
+) -> Iterator[_Pair]:
     """The data and all that base, teacher and the verifier's reward models learnt from beside the tasks that measure
     the run, and the data beside the regression suites of the base's agent."""
-    yield _Pair(dataset, task_set, "dataset")
+    data = {"dataset": dataset} | ({"replay": replay} if replay else {})
+    for field, rows in data.items():
+        yield _Pair(rows, task_set, field)
     for earlier in contamination_checks.datasets_of(base):
         yield _Pair(earlier, task_set, "base")
     for earlier in contamination_checks.datasets_of(teacher) if teacher else ():
@@ -50,12 +54,19 @@ def _pairs(base: Version, dataset: Dataset, task_set: TaskSet, teacher: Version 
         for earlier in contamination_checks.learnt_by_reward(each):
             yield _Pair(earlier, task_set, "task_set")
     for suite in suite_definitions.present(base.agent):
-        yield _Pair(dataset, suite.task_set, "dataset", suite)
+        for field, rows in data.items():
+            yield _Pair(rows, suite.task_set, field, suite)
 
 
-def refuse_at_hand(base: Version, dataset: Dataset, task_set: TaskSet, teacher: Version | None = None) -> None:
+def refuse_at_hand(
+    base: Version,
+    dataset: Dataset,
+    task_set: TaskSet,
+    teacher: Version | None = None,
+    replay: Dataset | None = None,
+) -> None:
     """Raise Refused for what is known to be in the way without waiting."""
-    pairs = list(_pairs(base, dataset, task_set, teacher))
+    pairs = list(_pairs(base, dataset, task_set, teacher, replay))
     data = {pair.dataset.pk: pair.dataset for pair in pairs}
     checks = {(pk, check.task_set_id): check for pk in data for check in contamination_checks.at_hand(data[pk])}
     for pair in pairs:
@@ -66,7 +77,7 @@ def refuse_at_hand(base: Version, dataset: Dataset, task_set: TaskSet, teacher: 
 
 def refusal(run: TrainingRun, tell: contamination_checks.Tell = lambda: None) -> str:
     """Why the run may not train; empty when it may. What `tell` raises ends it, and what was found by then is kept."""
-    for pair in _pairs(run.base, run.dataset, run.task_set, run.teacher):
+    for pair in _pairs(run.base, run.dataset, run.task_set, run.teacher, run.replay):
         if problem := pair.problem(contamination_checks.checked(pair.dataset, pair.task_set, tell)):
             return problem
     return ""

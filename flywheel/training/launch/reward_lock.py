@@ -58,9 +58,11 @@ def standing_of(
     dataset: Dataset,
     stage: PipelineStage | None = None,
     recipe: RewardRecipe | None = None,
+    replay: Dataset | None = None,
 ) -> tuple[Judged, Standing] | None:
     """Return the standing of the reward that this would learn from, of several the weakest; None where it has none."""
-    found = [_holding(each, base, stage) for each in judged(algorithm, base, dataset, recipe)]
+    rewards = [*judged(algorithm, base, dataset, recipe), *(judged("sft", base, replay) if replay else ())]
+    found = [_holding(each, base, stage) for each in rewards]
     return min(found, key=lambda each: WEAKEST.index(each[1].state), default=None)
 
 
@@ -75,7 +77,7 @@ def _holding(own: Judged, base: Version, stage: PipelineStage | None) -> tuple[J
 
 def refusal(run: TrainingRun) -> str:
     """Why the run may not train now, as when the verifier was changed after its launch; empty when it may."""
-    found = standing_of(run.algorithm, run.base, run.dataset, run.stage, run.reward_recipe)
+    found = standing_of(run.algorithm, run.base, run.dataset, run.stage, run.reward_recipe, run.replay)
     return "" if found is None or found[1].allows else f"{LOCKED}: {found[1].words}"
 
 

@@ -60,6 +60,10 @@ class LaunchRequest:
     """The version whose probabilities it learns, for an algorithm that has one."""
     reward: RewardRecipe | None = None
     """What it learns from beside each task's verifier; that alone where it is empty."""
+    replay: Dataset | None = None
+    """Demonstrations to imitate beside the attempts, for an algorithm that practises."""
+    environment_weights: dict[str, Any] = field(default_factory=dict)
+    """The weight of each environment of a mix at the first step and at the last."""
     recommendation: Recommendation | None = None
     """What the fix ladder said before; it is asked where this is empty."""
     override_reason: str = ""
@@ -95,7 +99,10 @@ def submit(
     digests = {"base": base.digest, "dataset": dataset.digest, "task_set": task_set.digest}
     digests |= {"teacher": request.teacher.digest} if request.teacher else {}
     digests |= {"reward": request.reward.digest} if request.reward else {}
+    digests |= {"replay": request.replay.digest} if request.replay else {}
+    weights = check_environment_weights(request, dataset)
     content = {"algorithm": request.algorithm, **digests, **frozen}
+    content |= {"environment_weights": weights} if weights else {}
     return TrainingRun.submit(
         key=request.key,
         actor=actor,
@@ -107,6 +114,8 @@ def submit(
         task_set=task_set,
         teacher=request.teacher,
         reward_recipe=request.reward,
+        replay=request.replay,
+        environment_weights=weights,
         algorithm=request.algorithm,
         spec_digest=digest(content),
         forecast=launch_estimate.frozen_forecast(
@@ -126,7 +135,8 @@ def check(request: LaunchRequest, actor: Actor) -> dict[str, Any]:
     Refused."""
     chosen = check_choices(request)
     dataset = find_data(request, recipes.ALGORITHMS[request.algorithm], actor)
-    return {**chosen, "dataset": dataset, **_check_reward(request, dataset)}
+    weights = check_environment_weights(request, dataset)
+    return {**chosen, "dataset": dataset, "environment_weights": weights, **_check_reward(request, dataset)}
 
 
 def check_choices(request: LaunchRequest) -> dict[str, Any]:
@@ -190,12 +200,53 @@ def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor
         raise Refused(f"{dataset} {problem}", field="dataset")
     if problem := dataset_builder.unfit(dataset, request.base):
         raise Refused(f"{problem}; build one for {request.base}", field="dataset")
-    leak_refusals.refuse_at_hand(request.base, dataset, task_set, request.teacher)
+    if request.replay is not None:
+        _check_replay(request, algorithm, dataset, request.replay)
+    leak_refusals.refuse_at_hand(request.base, dataset, task_set, request.teacher, request.replay)
     sets = dataset.task_sets or [task_set]
     _check_recipe(algorithm, sets, request.reward)
     _refuse_silence(algorithm, sets)
     run_budgets.check_dollars(request.budget, sets)
     return dataset
+
+
+def _check_replay(request: LaunchRequest, algorithm: recipes.Algorithm, dataset: Dataset, replay: Dataset) -> None:
+    """Raise Refused for rows that cannot be imitated beside the run's attempts."""
+    problem = ""
+    if not algorithm.practises:
+        problem = f"{algorithm.label} imitates rows anyway; mix {replay} with its data instead"
+    elif replay.kind != Dataset.Kind.SFT:
+        problem = f"{replay} holds {replay.get_kind_display()}; what is replayed is demonstrations"
+    elif replay.project_id != request.task_set.project_id:
+        problem = f"{replay} belongs to another project"
+    elif unfit := dataset_builder.unfit(replay, request.base):
+        problem = f"{unfit}; build one for {request.base}"
+    elif replay.is_placed != dataset.is_placed:
+        problem = f"of {dataset} and {replay} one is a mix of environments; expected both, or neither"
+    else:
+        told = {each.environment_version_id for each in dataset.task_sets or [request.task_set]}
+        other = [each for each in replay.task_sets if each.environment_version_id not in told]
+        if other:
+            problem = f"{replay} has rows of {other[0].environment_version}, which the run does not practise in"
+    if problem:
+        raise Refused(problem, field="replay")
+
+
+def check_environment_weights(request: LaunchRequest, dataset: Dataset) -> dict[str, list[float]]:
+    """The weights of a mix's environments over the run; empty where none are set. Raises Refused."""
+    weights = request.environment_weights
+    if not weights:
+        return {}
+    if not (dataset.is_placed and recipes.ALGORITHMS[request.algorithm].practises):
+        raise Refused(
+            f"{dataset} is no mix of tasks to practise; environments have weights in a run that practises in several",
+            field="environment_weights",
+        )
+    try:
+        names = [task_set.environment_version.environment.name for task_set in dataset.task_sets]
+        return recipes.check_environment_weights(weights, names)
+    except FieldError as error:
+        raise Refused(error.problem, field=error.field) from error
 
 
 def _expected(algorithm: str, chosen: dict[str, Any], task_sets: Sequence[TaskSet]) -> dict[str, Any]:
@@ -359,7 +410,9 @@ def _refuse_silence(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) 
 
 def _check_reward(request: LaunchRequest, dataset: Dataset) -> dict[str, Any]:
     """The audit and the override that let it learn from its reward, to be kept with it. Raises Refused."""
-    found = reward_lock.standing_of(request.algorithm, request.base, dataset, request.stage, request.reward)
+    found = reward_lock.standing_of(
+        request.algorithm, request.base, dataset, request.stage, request.reward, request.replay
+    )
     if found is None:
         return {}
     _, holds = found

@@ -72,6 +72,8 @@ class PipelineStage(models.Model):
     dataset = models.ForeignKey(Dataset, on_delete=models.PROTECT, related_name="+")
     teacher = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     reward_recipe = models.ForeignKey(RewardRecipe, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    replay = models.ForeignKey(Dataset, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    environment_weights = models.JSONField(default=dict, blank=True)
     tuning = models.JSONField()
     settings = models.JSONField()
     seed = models.PositiveIntegerField(default=1)

@@ -62,6 +62,11 @@ class TrainingRun(Job):
     """Whose probabilities it learns; None for an algorithm without a teacher."""
     reward_recipe = models.ForeignKey(RewardRecipe, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     """What it learns from beside each task's verifier; None where that is its reward."""
+    replay = models.ForeignKey(Dataset, on_delete=models.PROTECT, null=True, blank=True, related_name="replayed_by")
+    """Demonstrations that it imitates beside its attempts."""
+    environment_weights = models.JSONField(default=dict, blank=True)
+    """Of each environment of a mix, at the first step and at the last: `{name: [first, last]}`; empty where its rows
+    take turns."""
     override_reason = models.TextField(blank=True)
     """Why not what was recommended; required then."""
     reward_audit = models.ForeignKey(

@@ -171,6 +171,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "solved": reward_lock.solved(form.known.name, base, task_set, chosen.get("leave_out")),
         "openings": ledger.openings(task_set),
         "datasets": _datasets(task_set, form.known.data),
+        "replays": _datasets(task_set, Dataset.Kind.SFT) if form.known.practises else [],
         "rollout_runs": _rollout_runs(task_set, rollouts),
         "can_show": set_power(task_set, base.pk),
         "validation": _validation(form, task_set),
@@ -267,7 +268,8 @@ def _rollout_runs(task_set: TaskSet, chosen: EvalRun | None) -> list[EvalRun]:
 
 def _chosen(form: launch_form.LaunchForm) -> str:
     """Return the query string that keeps the form's references, not its fields."""
-    rows = {name: form.cleaned_data.get(name) for name in ("dataset", "rollouts", "leave_out", "teacher", "reward")}
+    kept_rows = ("dataset", "rollouts", "leave_out", "teacher", "reward", "replay")
+    rows = {name: form.cleaned_data.get(name) for name in kept_rows}
     kept = {
         **form.refs,
         "algorithm": form.known.name,

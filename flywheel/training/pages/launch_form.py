@@ -46,9 +46,10 @@ from flywheel.training.pipelines.stage_gates import LIMITS
 PREFIX = "set."
 MOST_EARLIER = 4_000
 """Characters in which the stages before this one are kept: the form's address has them too."""
-_ROWS = ("key", "base", "task_set", "dataset", "rollouts", "teacher", "reward")
+_ROWS = ("key", "base", "task_set", "dataset", "rollouts", "teacher", "reward", "replay")
 _FIRST = {
     **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on", "grid", *UNITS, "earlier", *LIMITS), ""),
+    "environment_weights": "",
     "mode": "full",
     "seed": "1",
     "rank": str(LORA["rank"]),
@@ -108,6 +109,15 @@ class LaunchForm(ObjectForm):
             raise forms.ValidationError(f"there is no dataset {ref[:100]} of {self.task_set}")
         return row
 
+    def clean_replay(self) -> Dataset | None:
+        """Demonstrations that are imitated beside the attempts."""
+        ref = self.cleaned_data["replay"]
+        name, _, version = ref.partition("@")
+        row = Dataset.objects.filter(project=self.project, name=name, version=number(version) or 0).first()
+        if ref and row is None:
+            raise forms.ValidationError(f"there is no dataset {ref[:100]}")
+        return row
+
     def clean_rollouts(self) -> EvalRun | None:
         return self._eval(self.cleaned_data["rollouts"])
 
@@ -142,6 +152,8 @@ class LaunchForm(ObjectForm):
             chosen["teacher"] = None
         if not self.known.is_reinforced:
             chosen["reward"] = None
+        if not self.known.practises:
+            chosen["replay"] = None
         if dataset or self.known.data != "tasks":
             chosen["leave_out"] = None  # what is imitated need not be solved now and then
         return chosen
@@ -193,6 +205,12 @@ class LaunchForm(ObjectForm):
         return self["grid"].value() or ""
 
     @property
+    def has_environments(self) -> bool:
+        """Whether it practises in several environments, which may have weights."""
+        dataset = self.cleaned_data.get("dataset")
+        return bool(dataset and dataset.is_placed and self.known.practises)
+
+    @property
     def left_out(self) -> list[int]:
         """Numbers of the tasks that shall not be practised."""
         run = self.cleaned_data.get("leave_out")
@@ -236,6 +254,7 @@ class LaunchForm(ObjectForm):
         if seed is None:
             self.refuse("seed", f"{self['seed'].data!r} is not a whole number")
         budget = self._budget()
+        weights = self._environment_weights()
         if self.base and tuning:
             with self.refusals():
                 check_settings(self.known, self.base, tuning, settings)
@@ -252,6 +271,7 @@ class LaunchForm(ObjectForm):
             tuning=tuning or {},
             seed=seed or 0,
             budget=budget or {},
+            environment_weights=weights,
             override_reason=chosen["reason"],
             leave_out=self.left_out,
         )
@@ -267,9 +287,10 @@ class LaunchForm(ObjectForm):
     def refuse(self, name: str, problem: str) -> None:
         """Show at its field what a verb refused."""
         name = name.removeprefix("settings.").removeprefix("tuning.").removeprefix("budget.")
-        if name.startswith("grid."):
-            name, problem = "grid", f"{name.removeprefix('grid.')}: {problem}"
-        elif name.startswith(recipes.PASSED_ON):
+        for lines in ("grid", "environment_weights"):
+            if name.startswith(f"{lines}."):
+                name, problem = lines, f"{name.removeprefix(f'{lines}.')}: {problem}"
+        if name.startswith(recipes.PASSED_ON):
             name, problem = "passed_on", f"{name}: {problem}"
         elif PREFIX + name in self.fields:
             name = PREFIX + name
@@ -301,6 +322,11 @@ class LaunchForm(ObjectForm):
                 values if isinstance(values, list) else [json_or_text(part.strip()) for part in text.split(",")]
             )
         return found
+
+    def _environment_weights(self) -> dict[str, list[Any]]:
+        """The weights of each environment at the first step and at the last, where there are several."""
+        lines = self._lines("environment_weights", ("",), "mail = 1, 0.2") if self.has_environments else ()
+        return {name: [json_or_text(part.strip()) for part in text.split(",")] for name, text in lines}
 
     def _lines(self, field: str, beginnings: tuple[str, ...], form: str) -> Iterator[tuple[str, str]]:
         """Name and value of each line of a field, up to one that is none."""
@@ -367,6 +393,10 @@ def as_data(run: TrainingRun) -> dict[str, str]:
         "algorithm": run.algorithm,
         "teacher": str(run.teacher or ""),
         "reward": str(run.reward_recipe or ""),
+        "replay": str(run.replay or ""),
+        "environment_weights": "\n".join(
+            f"{name} = {first:g}, {last:g}" for name, (first, last) in run.environment_weights.items()
+        ),
         "seed": str(run.seed),
         "reason": run.override_reason,
         "dataset": str(rows) if is_kept else "",

@@ -62,6 +62,7 @@ PICTURES = [
     ),
     Picture("unscored", "Unscored attempts", {"unscored": "attempts"}, share=True),
     Picture("entropy", "Entropy", {"entropy": "entropy"}, axis="nats per token"),
+    Picture("replay_loss", "Loss of replayed rows", {"replay_loss": "loss"}, axis="nats per token"),
     Picture("teacher_kl", "Distance from the teacher", {"teacher_kl": "KL"}, axis="nats per token"),
     Picture("kl", "Distance from the start", {"kl": "KL"}, axis="nats"),
     Picture(

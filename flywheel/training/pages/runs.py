@@ -31,6 +31,7 @@ from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
 from flywheel.training.runs import (
     alert_evidence,
+    compared_runs,
     device_queue,
     kept_checkpoints,
     run_files,
@@ -105,6 +106,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "sweep": TrainingRun.objects.filter(project=request.project, sweep=found.sweep).order_by("pk")
         if found.sweep
         else (),
+        "environment_weights": compared_runs.weights_in_words(found),
         "files": run_files.files_of(found),
         **_checkpoints(found),
         "key": uuid.uuid4(),
@@ -240,6 +242,7 @@ def run_of(request: PageRequest, pk: int) -> TrainingRun:
         "teacher__agent",
         "reward_recipe",
         "dataset",
+        "replay",
         "task_set__environment_version__environment",
         "baseline",
         "produced__agent",

@@ -104,7 +104,7 @@ def _freeze(number: int, stage: StageRequest, before: Sequence[PipelineStage], a
     columns = run_control.check(asked, actor)
     dataset: Dataset = columns["dataset"]
     for earlier in before:
-        leak_refusals.refuse_at_hand(asked.base, earlier.dataset, asked.task_set)
+        leak_refusals.refuse_at_hand(asked.base, earlier.dataset, asked.task_set, replay=earlier.replay)
     if before:
         last = before[-1]
         share = last.settings.get("validation_share", 0.0)
@@ -122,8 +122,9 @@ def _freeze(number: int, stage: StageRequest, before: Sequence[PipelineStage], a
         gate=gate,
         teacher=asked.teacher,
         reward_recipe=asked.reward,
+        replay=asked.replay,
         override_reason=asked.override_reason,
-        **{name: columns[name] for name in ("tuning", "settings", "seed", "budget")},
+        **{name: columns[name] for name in ("tuning", "settings", "seed", "budget", "environment_weights")},
     )
 
 

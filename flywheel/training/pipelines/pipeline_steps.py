@@ -68,7 +68,7 @@ def follow(pipeline: Pipeline) -> None:
 
 def current(pipeline: Pipeline) -> PipelineStage:
     """The stage that it is at."""
-    stage = pipeline.stages.select_related("task_set__project", "dataset").get(number=pipeline.at)
+    stage = pipeline.stages.select_related("task_set__project", "dataset", "replay").get(number=pipeline.at)
     stage.pipeline = pipeline
     return stage
 
@@ -106,6 +106,8 @@ def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
             dataset=stage.dataset,
             teacher=stage.teacher,
             reward=stage.reward_recipe,
+            replay=stage.replay,
+            environment_weights=stage.environment_weights,
             settings=stage.settings,
             has_all_settings=True,
             tuning=stage.tuning,

@@ -122,6 +122,7 @@ def rows(project: Project) -> QuerySet[TrainingRun]:
         "teacher__agent",
         "reward_recipe",
         "dataset__task_set",
+        "replay",
         "task_set",
         "baseline",
         "produced__agent",
@@ -163,7 +164,7 @@ def measures(sides: Iterable[Side], threshold: float | None = None) -> list[Meas
 def loss_group(side: Side) -> Hashable:
     """Runs of one group minimise the same."""
     weighed = ("beta", "preference_loss", "desirable_weight", "undesirable_weight", "max_length", "validation_share")
-    return side.run.algorithm, side.run.dataset.digest, *map(side.run.settings.get, weighed)
+    return side.run.algorithm, side.run.dataset.digest, side.run.replay_id, *map(side.run.settings.get, weighed)
 
 
 def reward_group(side: Side) -> Hashable:
@@ -190,6 +191,8 @@ def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, l
         "reward": [side.run.reward_recipe and str(side.run.reward_recipe) for side in sides],
         "task_set": [str(side.run.task_set) for side in sides],
         "dataset": [str(side.run.dataset) for side in sides],
+        "replay": [side.run.replay and str(side.run.replay) for side in sides],
+        "environment_weights": [weights_in_words(side.run) or None for side in sides],
         "tuning": [_tuning(side.run) for side in sides],
         "seed": [side.run.seed for side in sides],
     }
@@ -200,6 +203,11 @@ def given_rows(sides: Sequence[Side]) -> tuple[dict[str, list[Any]], dict[str, l
         rows[name] = [None if value is _ABSENT else "null" if value is None else value for value in given]
     differing = {name: values for name, values in rows.items() if any(value != values[0] for value in values[1:])}
     return differing, {name: values for name, values in rows.items() if name not in differing}
+
+
+def weights_in_words(run: TrainingRun) -> str:
+    """The weights of its environments at the first step and at the last; empty where it has none."""
+    return ", ".join(f"{name} {first:g} → {last:g}" for name, (first, last) in run.environment_weights.items())
 
 
 def _validated(run: TrainingRun) -> tuple[int, float, int] | None:

@@ -55,7 +55,8 @@ def repeat(run: TrainingRun, *, key: uuid.UUID, actor: Actor, seed: int | None =
 def repeat_with_other_seeds(run: TrainingRun, *, number: int, key: uuid.UUID, actor: Actor) -> list[TrainingRun]:
     """Launch it under the next `number` seeds that no run like it has: a sweep, of which the same key gives the same
     runs. After the largest seed comes 0. Raises as `repeat` does."""
-    names = ("algorithm", "base", "teacher", "reward_recipe", "dataset", "task_set", "settings", "tuning")
+    names = ("algorithm", "base", "teacher", "reward_recipe", "dataset", "replay", "environment_weights")
+    names += ("task_set", "settings", "tuning")
     alike = {name: getattr(run, name) for name in names}
     taken = set(TrainingRun.objects.filter(project=run.project_id, **alike).values_list("seed", flat=True))
     others = ((run.seed + more) % (run_control.MAX_SEED + 1) for more in count(1))
@@ -70,10 +71,12 @@ def _request(run: TrainingRun, key: uuid.UUID) -> run_control.LaunchRequest:
         for artifact in filter(None, (version.weights, version.adapter) if version else ()):
             if gone := artifacts.missing(artifact):
                 raise Refused(f"{gone[0]} of {version} is missing from the storage", field=field)
-    try:
-        dataset_builder.open_rows(run.dataset).close()
-    except FileNotFoundError:
-        raise Refused(f"the rows of {run.dataset} are missing from the storage", field="dataset") from None
+    for field, dataset in (("dataset", run.dataset), ("replay", run.replay)):
+        try:
+            if dataset:
+                dataset_builder.open_rows(dataset).close()
+        except FileNotFoundError:
+            raise Refused(f"the rows of {dataset} are missing from the storage", field=field) from None
     return run_control.LaunchRequest(
         key=key,
         base=run.base,
@@ -82,6 +85,8 @@ def _request(run: TrainingRun, key: uuid.UUID) -> run_control.LaunchRequest:
         teacher=run.teacher,
         reward=run.reward_recipe,
         dataset=run.dataset,
+        replay=run.replay,
+        environment_weights=run.environment_weights,
         settings=run.settings,
         has_all_settings=True,
         tuning=run.tuning,

@@ -103,6 +103,7 @@ class Directory:
         train: Sequence[dict[str, Any]] | None = None,
         held_out: bool | Sequence[dict[str, Any]] = True,
         validation: Sequence[dict[str, Any]] = (),
+        replay: Sequence[dict[str, Any]] = (),
         steps: int = 3,
         settings: dict[str, Any] | None = None,
         eval_every: int = 100,
@@ -151,6 +152,8 @@ class Directory:
             self.spec["teacher"] = {"base": weights, "adapter": None}
         if algorithm == "reward_model":
             self.spec["validation"] = {"every": eval_every, "limit": 64}
+        if replay:
+            self.spec["data"]["replay"] = self.write("data/replay.jsonl", replay)
         if validation:
             self.spec["data"]["validation"] = self.write("data/validation.jsonl", validation)
             self.spec["validation"] = {"every": eval_every, "limit": 64}

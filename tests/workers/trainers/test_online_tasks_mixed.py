@@ -7,6 +7,7 @@ import pytest
 
 from flywheel.core.traces.tooling import call_text
 from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, sft_row, task
+from workers.trainers.run import kept_attempts
 from workers.trainers.run import run_spec as specs
 
 ASK = {
@@ -67,3 +68,22 @@ def test_a_row_of_an_unknown_environment_is_refused(environment: str, make: Make
     assert start(run).wait() == 1
     assert run.result["kind"] == "data"
     assert "is none of the run's environments; some, other are" in run.result["message"]
+
+
+def test_environments_come_by_their_weights_over_the_run(make: Make, start: Start, trained: Path) -> None:
+    train = [*(mixed(name) for name in NAMES[:3]), mixed("Yan", 1, "other"), mixed("Xia", 2, "other")]
+    weights = {"some": [1, 0], "other": [0, 1]}
+    settings = {"batch_size": 8, "num_generations": 2, "dynamic_sampling": True, "max_resamples": 1}
+    fields: dict[str, Any] = {"train": train, "held_out": False, "environment": MIXED, "settings": settings}
+    run = make("grpo", on=trained, steps=3, environment_weights=weights, keep_attempts=24, **fields)
+    assert start(run).wait() == 0, run.errors()
+    files = kept_attempts.waiting(run.path)
+    found = {step: {kept.rollout.task.environment for kept in kept_attempts.read(path)} for step, path in files}
+    assert found == {1: {"some"}, 2: {"some", "other"}, 3: {"other"}}
+
+
+def test_weights_that_sum_to_nothing_are_refused_by_the_trainer_too(make: Make, start: Start) -> None:
+    weights = {"some": [1, 0], "other": [1, 0]}
+    run = make("grpo", train=[mixed("Ada")], held_out=HELD_OUT, environment=MIXED, environment_weights=weights)
+    assert start(run).wait() == 1
+    assert run.result["message"].startswith("environment_weights: they sum to 0 at the last step")

@@ -37,7 +37,7 @@ def _prepare(job: TokenPreview, place: Path) -> None:
         tuning={"mode": "full"},
     )
     (place / "data").mkdir(parents=True)
-    lines = training_runs.dataset_rows(run).splitlines(keepends=True)[:MOST_ROWS]
+    lines = training_runs.dataset_rows(job.dataset).splitlines(keepends=True)[:MOST_ROWS]
     rows = training_runs.write_rows(place / "data" / "train.jsonl", b"".join(lines), len(lines))
     spec = training_runs.spec_of(run, {"train": rows, "held_out": None})
     (place / "spec.json").write_bytes(digests.canonical(spec))

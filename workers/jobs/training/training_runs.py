@@ -40,7 +40,7 @@ from flywheel.evals.serving.loaded_adapters import base_name
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import launch_estimate, reward_lock, run_budgets
 from flywheel.training.launch.validation_split import named_tasks, validation_tasks
-from flywheel.training.models import Point, TrainingRun
+from flywheel.training.models import Dataset, Point, TrainingRun
 from flywheel.trajectories.formats.values.hostile_json import plain
 from workers.jobs.training import leak_watch, run_broker, trainer_process, training_attempts
 from workers.jobs.training.ray_jobs import RayTrainer
@@ -68,7 +68,7 @@ def train(lease: Lease) -> None:
     """Carry out the run that the lease holds."""
     weights = ("base__agent", "base__weights", "base__adapter", "teacher__weights", "teacher__adapter")
     measured = ("task_set__environment_version__environment", "baseline")
-    run = TrainingRun.objects.select_related("dataset", *weights, *measured).get(pk=lease.job.pk)
+    run = TrainingRun.objects.select_related("dataset", "replay", *weights, *measured).get(pk=lease.job.pk)
     if problem := reward_lock.refusal(run):
         raise TrainingFailed("reward_audit", problem)
     if problem := leak_watch.refusal(lease, run):
@@ -93,9 +93,11 @@ def prepare(run: TrainingRun, place: Path) -> None:
         return
     (place / "data").mkdir(parents=True, exist_ok=True)
     data = {
-        "train": write_rows(place / "data" / "train.jsonl", dataset_rows(run), run.dataset.rows),
+        "train": write_rows(place / "data" / "train.jsonl", dataset_rows(run.dataset), run.dataset.rows),
         "held_out": _write_tasks(place / "data" / "held_out.jsonl", named_tasks(run, Split.HELD_OUT)),
     }
+    if run.replay is not None:
+        data["replay"] = write_rows(place / "data" / "replay.jsonl", dataset_rows(run.replay), run.replay.rows)
     if tasks := validation_tasks(run):
         data["validation"] = _write_tasks(place / "data" / "validation.jsonl", tasks)
     elif run.makes_policy and run.settings.get("validation_share"):
@@ -131,6 +133,8 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
         spec["validation"] = {"every": run.settings["validation_every"] or every, "limit": limit}
     if run.reward_recipe:
         spec["reward"] = run.reward_recipe.spec
+    if run.environment_weights:
+        spec["environment_weights"] = run.environment_weights
     if run.settings.get("rollouts") == recipes.VLLM:
         assert run.base.weights is not None
         spec["served_base"] = base_name(run.base.weights.digest)
@@ -178,6 +182,8 @@ def check_spec(run: TrainingRun, place: Path) -> None:
     reward = run.reward_recipe.spec if run.reward_recipe else None
     found = [spec.get(name) for name in ("algorithm", "seed", "settings", "tuning", "reward", *sources)]
     wanted = [run.algorithm, run.seed, run.settings, run.tuning, reward, *sources.values()]
+    found += [spec["data"].get("replay", {}).get("sha256"), spec.get("environment_weights", {})]
+    wanted += [run.replay and run.replay.digest, run.environment_weights]
     if found != wanted or spec["data"]["train"]["sha256"] != run.dataset.digest:
         raise TrainingFailed("run_directory", f"{place.name} in the runs directory holds another run; move it away")
 
@@ -187,15 +193,15 @@ def _source(artifact: Artifact) -> dict[str, str]:
     return {"path": str(artifacts.local(artifact)), "digest": checkpoints.digest_of(artifact.manifest)}
 
 
-def dataset_rows(run: TrainingRun) -> bytes:
-    """The file of the rows that the run learns from. Raises TrainingFailed where it is not what it was."""
+def dataset_rows(dataset: Dataset) -> bytes:
+    """The file of a dataset's rows. Raises TrainingFailed where it is not what it was."""
     try:
-        with dataset_builder.open_rows(run.dataset) as file:
+        with dataset_builder.open_rows(dataset) as file:
             content = file.read()
     except FileNotFoundError as error:
-        raise TrainingFailed("data", f"the rows of {run.dataset} are missing from the storage") from error
-    if hashlib.sha256(content).hexdigest() != run.dataset.digest:
-        raise TrainingFailed("data", f"the rows of {run.dataset} are damaged: they are not what their digest says")
+        raise TrainingFailed("data", f"the rows of {dataset} are missing from the storage") from error
+    if hashlib.sha256(content).hexdigest() != dataset.digest:
+        raise TrainingFailed("data", f"the rows of {dataset} are damaged: they are not what their digest says")
     return content
 
 

@@ -101,10 +101,11 @@ class PacedAttempts(Attempts):
         with self.turn:
             try:
                 reserve, resampled = self._reserve(f"{step} {at}"), 0
-                (group,) = self._play([self._in_turn(self.order[number], reserve)], f"{step}", at)
+                place = self._in_turn(self.order[number], reserve)
+                (group,) = self._play([place], f"{step}", at)
                 while resampled < self._rounds and self.is_dull(group):
                     self._episodes(group)  # forgotten: they make room
-                    (group,) = self._play([self._due(reserve)], f"{step} again {resampled}", at)
+                    (group,) = self._play([self._due(reserve, place)], f"{step} again {resampled}", at)
                     resampled += 1
                 episodes = self._episodes(group)
             except BaseException as error:

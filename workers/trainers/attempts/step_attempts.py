@@ -94,7 +94,9 @@ class Attempts:
             if not dull:
                 break
             resampled += len(dull)
-            others = self._play([self._due(reserve) for _ in dull], f"{step} again {number}{self._whose}")
+            others = self._play(
+                [self._due(reserve, places[place]) for place in dull], f"{step} again {number}{self._whose}"
+            )
             for place, group in zip(dull, others, strict=True):
                 self.groups[place] = group
         episodes = [self.engine.episode(rollout.seed) for group in self.groups for rollout in group.rollouts]
@@ -162,10 +164,14 @@ class Attempts:
 
     def _in_turn(self, place: int, reserve: Iterator[int]) -> int:
         """The task whose turn it is, or one that is worth more."""
-        return place if self.curriculum is None or self.curriculum.turn(place) else self._due(reserve)
+        return place if self.curriculum is None or self.curriculum.turn(place) else self._due(reserve, place)
 
-    def _due(self, reserve: Iterator[int]) -> int:
-        """The next task of the reserve that is worth trying; where all of them rest, the next."""
+    def _due(self, reserve: Iterator[int], instead: int) -> int:
+        """The next task of the reserve that is worth trying `instead`; where all of them rest, the next. Where
+        environments have weights, it is one of the same."""
+        if self.spec.environment_weights:
+            wanted = self.tasks[instead].environment
+            reserve = (place for place in reserve if self.tasks[place].environment == wanted)
         first = next(reserve)
         if self.curriculum is None:
             return first

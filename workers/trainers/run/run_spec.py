@@ -70,6 +70,10 @@ class Spec:
     """How many of the attempts that it learns from are kept for people to look at; 0 for none."""
     train: Rows
     held_out: Rows | None
+    replay: Rows | None
+    """Rows that are imitated beside the attempts."""
+    environment_weights: Mapping[str, Sequence[float]]
+    """Of each environment, at the first step and at the last; empty where tasks take turns."""
     validation: Rows | None
     """Tasks of the train side that are asked on the way; rows of their clusters are not trained on. A reward model
     keeps some of its pairs aside instead."""
@@ -124,6 +128,8 @@ def environment(spec: Spec) -> Environment:
 def opened(spec: Spec) -> tuple[Environment, "Data"]:
     """The run's environment and its verified rows, which belong to it."""
     env, rows = environment(spec), data(spec)
+    if spec.environment_weights:
+        _check_weights(spec.environment_weights, set(env.parts) if isinstance(env, Mixed) else set())
     if isinstance(env, Mixed):
         named = {row.get("environment", "") for row in rows.train} | {task.environment for task in rows.held_out}
         if strange := sorted(named - set(env.parts)):
@@ -144,18 +150,21 @@ class Data:
     validation: list[Task] = field(default_factory=list)
     set_aside: int = 0
     """Rows that are not trained on, so that validation says something."""
+    replay: list[dict[str, Any]] = field(default_factory=list)
 
 
 def data(spec: Spec) -> Data:
     """The verified rows. Held-out tasks and training rows share neither a task nor a cluster, or nothing starts."""
     train = _rows(spec.train, CHECKS[spec.recipe.data])
     held_out = [Task.from_json(row) for row in _rows(spec.held_out, _check_task)] if spec.held_out else []
-    _refuse_contamination(train, held_out)
+    replay = _rows(spec.replay, _check_sft) if spec.replay else []
+    _refuse_contamination([*train, *replay], held_out)
     asked = [Task.from_json(row) for row in _rows(spec.validation, _check_task)] if spec.validation else []
-    kept = _without(train, asked)
-    if not kept:
+    kept, replayed = _without(train, asked), _without(replay, asked)
+    if not kept or (replay and not replayed):
         raise TrainingError("data", "settings.validation_share: every row is of a task that is kept to validate on")
-    return Data(kept, held_out, _unlearnt(kept, asked), len(train) - len(kept))
+    aside = len(train) - len(kept) + len(replay) - len(replayed)
+    return Data(kept, held_out, _unlearnt([*kept, *replayed], asked), aside, replayed)
 
 
 def _without(train: list[dict[str, Any]], validation: Sequence[Task]) -> list[dict[str, Any]]:
@@ -280,7 +289,7 @@ def _spec(directory: Path, value: Any) -> Spec:
     names = {
         "run", "algorithm", "seed", "base", "adapter", "environment", "tuning", "settings", "eval",
         "checkpoint_every", "keep_attempts", "data", "validation", "teacher", "reward", "reward_models",
-        "served_base",
+        "served_base", "environment_weights",
     }  # fmt: skip
     for name in sorted(set(value) - names):
         raise _bad(name, value[name], f"is no field of a spec; the fields are {', '.join(sorted(names))}")
@@ -313,6 +322,8 @@ def _spec(directory: Path, value: Any) -> Spec:
         held_out=None
         if rows.get("held_out") is None
         else _source_rows(directory, _get(rows, "held_out", dict, "data."), "data.held_out"),
+        replay=_replay(directory, rows, recipes.ALGORITHMS[algorithm]),
+        environment_weights=_get(value, "environment_weights", dict) if "environment_weights" in value else {},
         validation=_source_rows(directory, _get(rows, "validation", dict, "data."), "data.validation")
         if "validation" in value and recipes.ALGORITHMS[algorithm].makes_policy
         else None,
@@ -333,6 +344,22 @@ def _reward(value: Mapping[str, Any]) -> rubric.Rubric:
         return rubric.read(value)
     except VerifierError as error:
         raise TrainingError("bad_spec", f"reward.{error}") from error
+
+
+def _replay(directory: Path, rows: Mapping[str, Any], algorithm: recipes.Algorithm) -> Rows | None:
+    if "replay" not in rows:
+        return None
+    if not algorithm.practises:
+        raise TrainingError("bad_spec", f"data.replay: {algorithm.label} imitates rows anyway; add them to its own")
+    return _source_rows(directory, _get(rows, "replay", dict, "data."), "data.replay")
+
+
+def _check_weights(weights: Mapping[str, Any], wanted: set[str]) -> None:
+    """Raise TrainingError for weights that are not of these environments."""
+    try:
+        recipes.check_environment_weights(weights, wanted)
+    except FieldError as error:
+        raise TrainingError("bad_spec", str(error)) from error
 
 
 def _teacher(value: Mapping[str, Any]) -> Teacher:

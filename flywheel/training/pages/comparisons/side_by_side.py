@@ -28,6 +28,8 @@ WORDS = {
     "base": "Base",
     "task_set": "Task set",
     "dataset": "Dataset",
+    "replay": "Replayed rows",
+    "environment_weights": "Environments' weights",
     "teacher": "Teacher",
     "reward": "Reward recipe",
     "tuning": "Tuning",

@@ -23,7 +23,7 @@ from flywheel.training.pipelines import pipeline_control
 from flywheel.training.pipelines.pipeline_control import StageRequest
 from flywheel.training.pipelines.stage_gates import LIMITS
 
-KEPT = ("mode", "rank", "alpha", "seed", "reason", *UNITS, *LIMITS)
+KEPT = ("mode", "rank", "alpha", "seed", "reason", "environment_weights", *UNITS, *LIMITS)
 """Choices that are kept as they were written; rows are kept by name, and settings where they are no default."""
 
 
@@ -107,7 +107,8 @@ def _refusals(form: LaunchForm) -> Iterator[None]:
 def _as_data(form: LaunchForm, run: LaunchRequest) -> dict[str, str]:
     """The choices of a stage as the form reads them."""
     chosen = {name: form[name].data or "" for name in KEPT}
-    rows = {name: getattr(run, name) for name in ("base", "task_set", "dataset", "teacher", "reward")}
+    names = ("base", "task_set", "dataset", "teacher", "reward", "replay")
+    rows = {name: getattr(run, name) for name in names}
     evals = {name: form.cleaned_data.get(name) for name in ("rollouts", "leave_out")}
     data = {
         **chosen,

@@ -79,7 +79,7 @@ def attempts(
     asked: Any = engine or Scripted(say)
     chosen = recipes.validate("grpo", {"num_generations": 4, "batch_size": 8, **settings})
     judge = Judge(env)
-    spec: Any = SimpleNamespace(settings=chosen, seed=1)
+    spec: Any = SimpleNamespace(settings=chosen, seed=1, environment_weights={})
     curriculum = Curriculum(Path()) if chosen["curriculum"] else None
     return Attempts(spec, tasks, asked, judge, Rewards(judge, tasks, 1), curriculum, keeper)
 
