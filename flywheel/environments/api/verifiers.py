@@ -2,21 +2,22 @@
 
 import uuid
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any, cast
 
 from django.http import HttpRequest
-from ninja import Router, Status
+from ninja import Field, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.verifiers import CAUSES
 from flywheel.core.verifiers.rubric_parts import PARTS
-from flywheel.edge.answers import JobOut
+from flywheel.edge.answers import JobOut, Ref
 from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.models import Proving, Trial
-from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.proofs import labelled_attempts, proof_jobs
 from flywheel.environments.versions import trials
 from flywheel.environments.versions.environment_versions import latest
 
@@ -102,6 +103,28 @@ class VerifierTrialOut(JobOut):
         return cast(list[dict[str, Any]], row.report.get("tasks", []))
 
 
+class ProbeOut(Schema):
+    trace_id: str
+    task: Ref
+    source: str
+    """`training` for an attempt of a training run, `rollout` for one of an eval."""
+    wanted: str
+    """`pass` or `fail`, as the person labelled it."""
+    by: str
+    labelled_at: datetime | None
+    judged: bool = Field(alias="is_judged")
+    """Whether the newest verifier has judged it."""
+    score: float | None
+    agrees: bool | None
+    """Null if it has not been judged yet, or got no score."""
+    reason: str
+
+
+class ProbesOut(Schema):
+    environment_version: Ref
+    items: list[ProbeOut]
+
+
 class ProvingOut(JobOut):
     waiting: int
     """Tasks that have no proof under the newest version yet."""
@@ -160,6 +183,23 @@ def prove_tasks(request: HttpRequest, name: str) -> Status[Proving]:
     row = find_environment(request, name)
     latest(row)
     proof_jobs.forget_spoiled(row)
+    return Status(202, _proving(proof_jobs.ask(row, keyed(request).actor)))
+
+
+@router.get("/environments/{name}/probes", response=ProbesOut, auth=Key(Scope.READ))
+def list_verifier_probes(request: HttpRequest, name: str) -> dict[str, Any]:
+    """List attempts at train tasks that people labelled, beside the newest verifier's verdict: disagreements first,
+    then those that it has not judged yet. At most the newest 200."""
+    version = latest(find_environment(request, name))
+    return {"environment_version": version, "items": labelled_attempts.probes_of(version)}
+
+
+@router.post("/environments/{name}/probes/judge", response={202: ProvingOut}, auth=Key(Scope.BUILD))
+def judge_verifier_probes(request: HttpRequest, name: str) -> Status[Proving]:
+    """Have a worker judge the labelled attempts that the newest verifier has not judged yet, with the proofs of their
+    tasks."""
+    row = find_environment(request, name)
+    labelled_attempts.let_wait(latest(row))
     return Status(202, _proving(proof_jobs.ask(row, keyed(request).actor)))
 
 

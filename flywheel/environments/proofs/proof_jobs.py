@@ -16,6 +16,7 @@ from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Task
+from flywheel.environments.proofs import labelled_attempts
 from flywheel.environments.proofs.judge_endpoints import voided
 from flywheel.environments.proofs.red_green_proof import common_wrong, prove_again
 
@@ -92,7 +93,10 @@ def proof_notice(environment: Environment, version: EnvironmentVersion) -> str:
     if waiting(environment, version).exists():
         return f"{version} is the newest version. A worker proves its tasks under it."
     unproved = environment.tasks.filter(retired_at=None, is_proved=False).count()
-    return f"{version} is the newest version. {unproved} tasks are not proved under it."
+    notice = f"{version} is the newest version. {unproved} tasks are not proved under it."
+    if apart := labelled_attempts.disagreements(version):
+        notice += f" Its verifier disagrees with people on {apart} labelled attempts: see its probes."
+    return notice
 
 
 def take_back(environment: Environment, version: EnvironmentVersion, void: Mapping[str, str]) -> None:
@@ -100,6 +104,7 @@ def take_back(environment: Environment, version: EnvironmentVersion, void: Mappi
     for task in environment.tasks.filter(proof__environment_version=str(version)):
         task.proof["checks"] = [_taken_back(check, void) for check in task.proof["checks"]]
         task.proof["warnings"] = []
+        task.proof["labelled"] = []
         task.is_proved = False
         task.save(update_fields=["proof", "is_proved"])
 

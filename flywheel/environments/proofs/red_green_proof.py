@@ -8,7 +8,8 @@ server judges, nobody here may know what is right: that check is then missing, a
 What was not checked is said, with the reason.
 
 A rubric that passes the most common wrong answer may do so on purpose, because it does not look at what is wrong with
-it, or look at too little. Only its maker knows which, so that the proof stays green and warns, with the answer.
+it, or look at too little. Only its maker knows which, so that the proof stays green and warns, with the answer. It
+warns too where people have labelled attempts at the task otherwise than the verifier judges (`labelled_attempts`).
 
 A verifier that needs more than pure code is proved where its runners are: with a worker (`proof_jobs`). Until then the
 task waits, unproved. A model that stands in for tools is asked nothing but recorded calls, to see how often it agrees;
@@ -38,7 +39,7 @@ from flywheel.core.envs.worlds.stand_ins import stand_in_of
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, WorldError, unscored
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
-from flywheel.environments.proofs import cheats
+from flywheel.environments.proofs import cheats, labelled_attempts
 from flywheel.trajectories.models import Step
 
 LOW = 0.5
@@ -148,6 +149,7 @@ def prove(
         "checks": checks,
         "missing": missing,
         "warnings": warnings,
+        "labelled": labelled_attempts.judged(task, partial(runners.each, partial(_verdict, env, pure))),
     }
     if is_solved and world_of(env):
         proof |= _solution(env, pure)

@@ -151,6 +151,7 @@ def reports(trial: Trial, runners: Runners) -> Iterator[dict[str, Any]]:
         )
         rows = [_row(check) for check in proof["checks"]]
         rows += [{**_row(check), "passed": None, "warns": True} for check in proof.get("warnings", [])]
+        rows += [{**_row(check), "trace_id": check["trace_id"]} for check in proof.get("labelled", [])]
         rows += _rollouts(task, version, trial.rollouts, trial.trajectories, runners)
         for row in rows:
             row["parts"] = {name: score for name, score in row["parts"].items() if name.partition(".")[0] in names}

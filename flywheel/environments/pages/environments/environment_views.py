@@ -42,7 +42,7 @@ from flywheel.environments.pages.environments.environment_forms import (
     WorldForm,
 )
 from flywheel.environments.pages.world_editor.world_forms import DraftForm, WorldSettingsForm, lines_of
-from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.proofs import labelled_attempts, proof_jobs
 from flywheel.environments.task_sets import frozen_sets, task_selection
 from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_from_all, without_task
 from flywheel.environments.versions import environment_versions
@@ -315,6 +315,7 @@ def environment_page(
         "tally": tally,
         "sealed_sources": _sealed_sources(row),
         "sealed_wanted": frozen_sets.SEALED_SOURCES,
+        "disputed_labels": labelled_attempts.disagreements(version) if version else 0,
         "is_outdated": version is not None and version.verifier_digest != verifiers.digest(version.verifier),
         "form": form or _version_form(row)(version=version),
         "generate": generate or (GenerateForm(kind=kind) if kind.generate else None),

@@ -19,7 +19,7 @@ from flywheel.edge.numbers import key
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
 from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
-from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.proofs import labelled_attempts, proof_jobs
 from flywheel.environments.versions import trials
 from flywheel.environments.versions.environment_versions import environment_version, latest
 
@@ -85,6 +85,9 @@ def _page(
         "is_saved": draft.is_of(Draft.of(version, []).spec),
         "key": uuid.uuid4(),
     }
+    if request.method == "GET":
+        probes = labelled_attempts.probes_of(version)
+        context |= {"probes": probes, "waiting_probes": sum(not probe.is_judged for probe in probes)}
     return answer(request, "environments/verifier.html", "environments/_verifier.html", context, status)
 
 
@@ -108,12 +111,15 @@ def stop_trial(request: PageRequest, trial: int) -> HttpResponse:
 @require_POST
 @requires(Permission.BUILD)
 def prove(request: PageRequest, name: str) -> HttpResponse:
-    """Ask for the proofs that wait; with `measure`, for those in which a model is asked for recorded results."""
+    """Ask for the proofs that wait; with `measure`, for those in which a model is asked for recorded results; with
+    `probes`, for those whose labelled attempts were not judged yet."""
     row = _environment(request, name)
     version = latest(row)
     proof_jobs.forget_spoiled(row)
     if "measure" in request.POST:
         proof_jobs.measure_again(row)
+    if "probes" in request.POST:
+        labelled_attempts.let_wait(version)
     if proof_jobs.waiting(row, version).exists():
         proof_jobs.ask(row, request.actor)
     else:
