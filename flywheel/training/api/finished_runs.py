@@ -34,6 +34,10 @@ class ReachedOut(Schema):
     """Step of the first evaluation at or above the success."""
     seconds: float | None
     """Seconds of training steps and evaluations up to then, without loading and pauses."""
+    tokens: int | None
+    """Tokens processed up to then; null if the trainer counts none."""
+    usd: float | None
+    """Estimated dollars up to then: device-hours at the project's price at launch; null if there was none."""
 
 
 class ComparedRunOut(Schema):
@@ -62,6 +66,8 @@ class ComparedRunOut(Schema):
     """From start to end, or to now, pauses included."""
     tokens: int | None
     """Tokens processed; null if the trainer counts none."""
+    usd: float | None
+    """Estimated dollars: device-hours at the project's price at launch; null if there was none."""
 
 
 class MeasureOut(Schema):
@@ -226,6 +232,7 @@ def _compared(side: Side, groups: list[Measure]) -> dict[str, Any]:
         "verdict": side.candidate.verdict if side.candidate else None,
         "wall_seconds": None if elapsed is None else elapsed.total_seconds(),
         "tokens": side.tokens,
+        "usd": side.run.usd(),
     }
 
 

@@ -83,8 +83,9 @@ class ChoicesIn(Body):
     seed: int = 1
     """Seed of the run."""
     budget: dict[str, float] = {}
-    """Limits: `minutes` of training steps and evaluations, `tokens` processed, `usd` paid to LLM judges and simulators.
-    A run that reaches one saves, stops and can be resumed with a greater budget. Empty for none."""
+    """Limits: `minutes` of training steps and evaluations, `device_hours` (these of each process), `usd` (paid to LLM
+    judges and simulators, and device-hours at the project's price) and `tokens` processed. A run that reaches one
+    saves, stops and can be resumed with a greater budget. Empty for none."""
     teacher: RefIn = ""
     """`agent@number` whose probabilities `distillation` learns; it needs weights here and the tokenizer of `base`."""
     reward: RefIn = ""
@@ -156,7 +157,7 @@ class SweepIn(RunIn):
 
 class ResumeRunIn(Body):
     budget: dict[str, float] | None = None
-    """Replaces the run's budget from now on; minutes and tokens already spent still count. Empty for no limit."""
+    """Replaces the run's budget from now on; what is spent already still counts. Empty for no limit."""
 
 
 class HeldOut(Schema):
@@ -182,6 +183,8 @@ class RunOut(Schema):
     """What its worker asks others for it: `expected`, the most `attempts`, `judgements` and `usd` by the forecast at
     launch; `judges` and `simulator`, what they have answered and cost; `questions`, their number by kind. Empty if it
     asks nobody."""
+    device_hour: float | None
+    """Dollars of a device-hour, as the project had them at launch."""
     spec_digest: str
     """SHA-256 of everything that the run was launched with."""
     teacher: Ref | None
@@ -297,6 +300,10 @@ class UsageOut(Schema):
     """Seconds of a step, measured, with its share of evaluations; null before the second step and after a restart."""
     step_ratio: float | None
     """Forecast over measured."""
+    device_hours: float | None
+    """Time of steps, evaluations and validations of each process; null before the first step."""
+    usd: float | None
+    """Estimate: device-hours at the project's price at launch; null if there was none."""
 
 
 class TrainingPointOut(Schema):
@@ -391,7 +398,9 @@ def get_run_forecast(request: HttpRequest, run_id: int) -> dict[str, Any]:
         "peak_memory": found["peak"],
         "peak_ratio": found["peak_ratio"],
         "step_seconds": step.total_seconds() if step else None,
-        "step_ratio": found["step_ratio"],
+        **{name: found[name] for name in ("step_ratio", "device_hours", "usd")},
+        "device_hours": found["device_hours"],
+        "usd": found["usd"],
     }
 
 

@@ -1,9 +1,10 @@
-"""Limits of a training run: minutes of training, tokens where its trainer counts them, and dollars that it pays others.
+"""Limits of a training run: minutes of training, hours of its devices, tokens where its trainer counts them, and dollars.
 
-A run that has spent one saves and stops, as if it were cancelled, and says so. Both are of the whole run, so it is
+A run that has spent one saves and stops, as if it were cancelled, and says so. All are of the whole run, so it is
 resumed with a greater budget or with none. Minutes are of steps, evaluations and validations: loading, waiting and
-pauses are free. Dollars are those of judges and of models that stand in for tools; where they are spent the step under
-way is still judged. A budget is no part of the spec: it says when a run stops, not what it learns.
+pauses are free. Device-hours are these of each process. Dollars are those of judges and of models that stand in for
+tools, where the step under way is still judged, and an estimate of its devices: their hours at the price that the
+project had at launch. A budget is no part of the spec: it says when a run stops, not what it learns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final
 from django.db import transaction
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.project_settings import model_prices
 from flywheel.core.envs.worlds import stand_ins
 from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused
@@ -19,9 +21,10 @@ from flywheel.edge.schema_form import json_or_text
 from flywheel.environments.models import TaskSet
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.runs import run_budget
-from flywheel.training.models import Point, TrainingRun
+from flywheel.training.models import TrainingRun
 
-UNITS: Final[Mapping[str, type]] = {"minutes": float, "tokens": int, "usd": float}
+UNITS: Final[Mapping[str, type]] = {"minutes": float, "device_hours": float, "usd": float, "tokens": int}
+LABELS: Final = {"minutes": "Minutes", "device_hours": "Device-hours", "usd": "Dollars", "tokens": "Tokens"}
 SPENT = "budget"
 """The `error_kind` of a run that has stopped so."""
 
@@ -31,13 +34,16 @@ def check(value: Mapping[str, Any]) -> dict[str, float]:
     return run_budget.limits(value, UNITS)
 
 
-def check_dollars(budget: Mapping[str, Any], task_sets: Sequence[TaskSet]) -> None:
-    """Raise Refused for a limit of dollars that cannot be kept: nobody is paid, or nobody knows what somebody takes."""
+def check_dollars(budget: Mapping[str, Any], task_sets: Sequence[TaskSet], device_hour: float | None) -> None:
+    """Raise Refused for a limit of dollars that cannot be kept: nobody is paid and a device-hour has no price, or nobody
+    knows what somebody takes."""
     if "usd" not in budget:
         return
     versions = [task_set.environment_version for task_set in task_sets]
-    if not any(rubric.judges(each.verifier) or stand_ins.simulator_of(each.config) for each in versions):
-        raise Refused("nobody is paid in this run; limit minutes or tokens", field="budget.usd")
+    is_paid = any(rubric.judges(each.verifier) or stand_ins.simulator_of(each.config) for each in versions)
+    if not is_paid and device_hour is None:
+        problem = "nobody is paid in this run, and a device-hour has no price under Settings › Prices"
+        raise Refused(f"{problem}; limit minutes or tokens", field="budget.usd")
     for version in versions:
         if unpriced := judge_endpoints.unpriced(version.environment.project, version.config, version.verifier):
             raise Refused(f"{unpriced}; or limit minutes or tokens", field="budget.usd")
@@ -52,17 +58,16 @@ def spent(run: TrainingRun) -> str:
     """Which limit is reached, in words; empty while there is something left."""
     if (minutes := run.budget.get("minutes")) and (run.trained_seconds() or 0.0) >= 60 * minutes:
         return f"the budget of {minutes:g} minutes is spent"
-    if most := run.budget.get("tokens"):
-        steps = run.points.filter(kind=Point.Kind.STEP).order_by("-step")
-        tokens = (steps.values_list("values", flat=True).first() or {}).get("tokens")
-        if tokens is not None and tokens >= most:
-            return f"the budget of {most:.0f} tokens is spent"
+    if (hours := run.budget.get("device_hours")) and (run.device_hours() or 0.0) >= hours:
+        return f"the budget of {hours:g} device-hours is spent"
+    if (most := run.budget.get("tokens")) and (run.tokens() or 0) >= most:
+        return f"the budget of {most:.0f} tokens is spent"
     if dollars := run.budget.get("usd"):
         paid = paid_by(run)
         if paid is None:
             return "the budget cannot be kept: a server does not say how many dollars an answer takes"
-        if paid >= dollars:
-            return f"the budget of ${dollars:g} is spent: ${paid:.4f}"
+        if (spent := paid + (run.usd() or 0.0)) >= dollars:
+            return f"the budget of ${dollars:g} is spent: ${spent:.4f}"
     return ""
 
 
@@ -80,9 +85,10 @@ def resume(run: TrainingRun, actor: Actor, budget: Mapping[str, Any] | None = No
     with transaction.atomic():
         run.requeue()
         if budget is not None:
+            run.device_hour = model_prices.hour_of(run.project_id) if run.device_hour is None else run.device_hour
             run.budget = check(budget)
-            check_dollars(run.budget, run.task_sets)
-            run.save(update_fields=["budget"])
+            check_dollars(run.budget, run.task_sets, run.device_hour)
+            run.save(update_fields=["budget", "device_hour"])
         if words := spent(run):
             raise Refused(f"{words}; resume it with a greater budget, or with none", field="budget")
         about = {} if budget is None else {"budget": run.budget}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.project_settings import model_prices
 from flywheel.agents import lora_adapters
 from flywheel.agents.models import Version
 from flywheel.core import recipes
@@ -70,6 +71,8 @@ class LaunchRequest:
     """Why something else is done than it recommends."""
     stage: PipelineStage | None = None
     """The stage of a pipeline that the run is for."""
+    follows: bool = False
+    """Whether `base` only stands for the version that the stage before will have made of it."""
 
 
 def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
@@ -145,7 +148,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     algorithm = recipes.ALGORITHMS[request.algorithm]
     base, task_set, seed = request.base, request.task_set, request.seed
     baseline = _check_base(algorithm, base, task_set)
-    check_teacher(algorithm, base, request.teacher)
+    check_teacher(algorithm, base, request.teacher, is_moved=request.follows)
     task_sets = (request.dataset and request.dataset.task_sets) or [task_set]
     _refuse_turns(algorithm, task_sets)
     tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
@@ -161,6 +164,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
         raise Refused(f"{seed!r} is not a whole number from 0 to {MAX_SEED}", field="seed")
     recommendation = request.recommendation or recommendation_for(base, task_set)
+    device_hour = model_prices.hour_of(task_set.project_id)
     return {
         "baseline": baseline,
         "tuning": tuning,
@@ -168,6 +172,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
         "seed": seed,
         "device": device_choice.device_label(settings),
         "budget": run_budgets.check(request.budget),
+        "device_hour": device_hour,
         "recommendation": recommendation,
         "override_reason": _check_override(request, recommendation),
     }
@@ -206,7 +211,7 @@ def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor
     sets = dataset.task_sets or [task_set]
     _check_recipe(algorithm, sets, request.reward)
     _refuse_silence(algorithm, sets)
-    run_budgets.check_dollars(request.budget, sets)
+    run_budgets.check_dollars(request.budget, sets, model_prices.hour_of(task_set.project_id))
     return dataset
 
 

@@ -11,14 +11,15 @@ from flywheel.edge.refusals import Refused
 TOKENIZER = "tokenizer.json"
 
 
-def check_teacher(algorithm: Algorithm, base: Version, teacher: Version | None) -> None:
+def check_teacher(algorithm: Algorithm, base: Version, teacher: Version | None, *, is_moved: bool = False) -> None:
     """Raise Refused for a teacher that is missing or none, and for one that `base` cannot learn from. What the files do
-    not tell here the trainer sees once more."""
-    if problem := _problem(algorithm, base, teacher):
+    not tell here the trainer sees once more. `is_moved`: whether the weights that learn will have moved from those of
+    `base`, which may then teach them."""
+    if problem := _problem(algorithm, base, teacher, is_moved):
         raise Refused(problem, field="teacher")
 
 
-def _problem(algorithm: Algorithm, base: Version, teacher: Version | None) -> str:
+def _problem(algorithm: Algorithm, base: Version, teacher: Version | None, is_moved: bool) -> str:
     if not algorithm.has_teacher:
         return f"{algorithm.label} learns from no teacher" if teacher else ""
     if teacher is None:
@@ -27,7 +28,7 @@ def _problem(algorithm: Algorithm, base: Version, teacher: Version | None) -> st
         return f"{teacher} belongs to another project than {base}"
     if teacher.weights is None or base.weights is None:
         return f"{teacher} has no weights here, and its probabilities are read from them"
-    if (teacher.weights_id, teacher.adapter_id) == (base.weights_id, base.adapter_id):
+    if not is_moved and (teacher.weights_id, teacher.adapter_id) == (base.weights_id, base.adapter_id):
         return f"{teacher} has the weights of {base}, which can teach it nothing; choose a better version"
     if base.weights_id == teacher.weights_id:  # adapters of one base
         return ""

@@ -39,6 +39,8 @@ class Pipeline(models.Model):
     problem = models.TextField(blank=True)
     """Why it stands still, with the numbers; empty while it goes on."""
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    taken_over_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """Who resumed it last, retried a stage or let it on; None while nobody has."""
     created_at = models.DateTimeField(default=timezone.now)
     finished_at = models.DateTimeField(null=True, blank=True)
 
@@ -55,6 +57,11 @@ class Pipeline(models.Model):
 
     def __str__(self) -> str:
         return f"p-{self.pk}"
+
+    @property
+    def led_by(self) -> User:
+        """In whose name its stages are launched."""
+        return self.taken_over_by or self.created_by
 
     @property
     def is_over(self) -> bool:

@@ -79,6 +79,8 @@ class TrainingRun(Job):
     """What let it be launched although that audit was not green."""
     budget = models.JSONField(default=dict, blank=True)
     """What it may take at most, `launch.run_budgets`; empty for as much as it needs."""
+    device_hour = models.FloatField(null=True, blank=True)
+    """Dollars of an hour of a device as the project had them at launch; None where nobody had named them."""
     stage = models.ForeignKey(PipelineStage, on_delete=models.PROTECT, null=True, blank=True, related_name="runs")
     """The stage of a pipeline that it is an attempt at."""
     events_read = models.PositiveBigIntegerField(default=0)
@@ -186,6 +188,23 @@ class TrainingRun(Job):
             sums.append(points.filter(kind__in=kinds).aggregate(total=models.Sum(value))["total"])
         steps, evals = sums
         return None if steps is None and until != 0 else (steps or 0.0) + (evals or 0.0)
+
+    def device_hours(self, until: int | None = None) -> float | None:
+        """Hours of its devices, `trained_seconds` of each of its processes; None where no step was timed."""
+        seconds = self.trained_seconds(until)
+        return None if seconds is None else seconds / 3600 * self.settings.get("processes", 1)
+
+    def usd(self, until: int | None = None) -> float | None:
+        """Dollars of these hours; None where they have no price."""
+        hours = self.device_hours(until)
+        return None if hours is None or self.device_hour is None else hours * self.device_hour
+
+    def tokens(self, until: int | None = None) -> int | None:
+        """Tokens of prompts and answers that it has processed up to a step or in all; None where nobody counts them."""
+        steps = self.points.filter(kind=Point.Kind.STEP)
+        steps = steps if until is None else steps.filter(step__lte=until)
+        tokens = (steps.order_by("-step").values_list("values", flat=True).first() or {}).get("tokens")
+        return None if tokens is None else round(tokens)
 
     @property
     def remaining(self) -> timedelta | None:

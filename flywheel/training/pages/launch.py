@@ -176,7 +176,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "can_show": set_power(task_set, base.pk),
         "validation": _validation(form, task_set),
         **_forecast(form, base, task_set, baseline, data),
-        "teachers": _teachers(base, chosen.get("teacher")) if form.known.has_teacher else [],
+        "teachers": _teachers(base, chosen.get("teacher"), form.stage) if form.known.has_teacher else [],
         "recipes": _offered(RewardRecipe.objects.filter(project=request.project), form["reward"].data or "")
         if form.known.is_reinforced
         else [],
@@ -247,9 +247,10 @@ def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:
     return refs if chosen in refs or not chosen else [chosen, *refs]
 
 
-def _teachers(base: Version, chosen: Version | None) -> list[str]:
-    """Other versions whose probabilities can be read."""
-    rows = Version.objects.filter(agent__project=base.agent.project_id, weights__isnull=False).exclude(pk=base.pk)
+def _teachers(base: Version, chosen: Version | None, stage: int) -> list[str]:
+    """Versions whose probabilities can be read: others than the base, which only a later stage can learn from."""
+    rows = Version.objects.filter(agent__project=base.agent.project_id, weights__isnull=False)
+    rows = rows.exclude(pk=base.pk) if stage == 1 else rows
     return _offered(rows.select_related("agent").order_by("-pk"), str(chosen or ""))
 
 

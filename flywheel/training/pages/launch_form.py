@@ -63,6 +63,8 @@ class LaunchForm(ObjectForm):
 
     def __init__(self, project: Project, data: Mapping[str, str]) -> None:
         fields, texts = {name: forms.CharField(required=False) for name in _FIRST}, {**_FIRST, **data}
+        for name, label in run_budgets.LABELS.items():
+            fields[name].label = label
         super().__init__(fields, texts, auto_id=False, use_required_attribute=False)
         self.project = project
         self.full_clean()
@@ -188,6 +190,10 @@ class LaunchForm(ObjectForm):
     @property
     def shown(self) -> list[forms.BoundField]:
         return [self[PREFIX + name] for name in self.defaults if SETTINGS[name].shown]
+
+    @property
+    def budget_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in UNITS]
 
     @property
     def others(self) -> list[forms.BoundField]:

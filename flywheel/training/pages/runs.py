@@ -106,6 +106,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "sweep": TrainingRun.objects.filter(project=request.project, sweep=found.sweep).order_by("pk")
         if found.sweep
         else (),
+        "budget_fields": [(name, label, found.budget.get(name)) for name, label in run_budgets.LABELS.items()],
         "environment_weights": compared_runs.weights_in_words(found),
         "files": run_files.files_of(found),
         **_checkpoints(found),

@@ -24,6 +24,8 @@ from flywheel.training.models import Dataset, Pipeline, PipelineStage, TrainingR
 from flywheel.training.pipelines import pipeline_steps, stage_gates
 
 MOST_STAGES = 6
+GOES_ON = ("resume", "retry", "let_on")
+"""Verbs after which its stages are launched in the name of whoever asked."""
 OPEN = (Pipeline.State.RUNNING, Pipeline.State.AT_GATE, Pipeline.State.STOPPED)
 
 
@@ -100,7 +102,7 @@ def _freeze(number: int, stage: StageRequest, before: Sequence[PipelineStage], a
     if before:
         # The ladder cannot be asked about a version that is not there.
         reason = asked.override_reason.strip() or f"stage {number} of a pipeline"
-        asked = replace(asked, recommendation=None, override_reason=reason)
+        asked = replace(asked, recommendation=None, override_reason=reason, follows=True)
     columns = run_control.check(asked, actor)
     dataset: Dataset = columns["dataset"]
     for earlier in before:
@@ -190,6 +192,8 @@ def _moved(
         row = Pipeline.objects.select_for_update(of=("self",)).select_related("project").get(pk=pipeline.pk)
         if row.state not in states:
             raise StaleState(f"{row} is {row.get_state_display()}")
+        if verb in GOES_ON:
+            row.taken_over_by = actor.user
         about = {"was": row.problem} if row.problem else {}
         yield row
         row.save()

@@ -17,6 +17,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import State
@@ -94,7 +95,8 @@ def _step(pipeline: Pipeline) -> bool:
 
 def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
     """Launch the stage's run, once the version that it starts from has been evaluated."""
-    actor, base = Actor(pipeline.created_by), _base_of(pipeline, stage)
+    actor, base = Actor(pipeline.led_by), _base_of(pipeline, stage)
+    _check_may_launch(pipeline)
     if not _is_evaluated(pipeline, stage, base, actor):
         return False
     run_control.launch(
@@ -119,6 +121,16 @@ def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
         actor,
     )
     return False
+
+
+def _check_may_launch(pipeline: Pipeline) -> None:
+    """Raise Refused where the person in whose name the stages are launched may not train here any more."""
+    known = pipeline.led_by.project(pipeline.project.slug)
+    if known is None or Permission.TRAIN not in known[1]:
+        raise Refused(
+            f"{pipeline.led_by} may not train in this project any more; somebody who may resumes it in their own name",
+            field="created_by",
+        )
 
 
 def _base_of(pipeline: Pipeline, stage: PipelineStage) -> Version:

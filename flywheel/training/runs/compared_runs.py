@@ -76,6 +76,10 @@ class Reached:
     step: int
     seconds: float | None
     """Training steps and evaluations up to then, without loading and pauses; None where steps were not timed."""
+    tokens: int | None = None
+    """Tokens processed up to then; None where its trainer counts none."""
+    usd: float | None = None
+    """Dollars of its devices up to then, an estimate; None where they have no price."""
 
     @property
     def duration(self) -> timedelta | None:
@@ -111,7 +115,8 @@ class Measure:
         # A share is a fraction of few tasks: half-way between two of them is met by either side of a rounding.
         enough = (step for step, value in side.evals if value is not None and value >= self.threshold - 1e-9)
         step = next(enough, None)
-        return None if step is None else Reached(step, side.run.trained_seconds(step))
+        run = side.run
+        return None if step is None else Reached(step, run.trained_seconds(step), run.tokens(step), run.usd(step))
 
 
 def rows(project: Project) -> QuerySet[TrainingRun]:
@@ -134,9 +139,7 @@ def side_of(run: TrainingRun) -> Side:
     points = run.points.filter(kind=Point.Kind.EVAL).order_by("step").values_list("step", "values")
     evals = [(step, values["success"]) for step, values in points]
     tasks = max((values["n"] + values["unscored"] for _, values in points), default=0)
-    last = run.points.filter(kind=Point.Kind.STEP).order_by("-step").values_list("values", flat=True).first() or {}
-    tokens = last.get("tokens")
-    return Side(run, evals, _validated(run), tasks, None if tokens is None else round(tokens), run.candidates.first())
+    return Side(run, evals, _validated(run), tasks, run.tokens(), run.candidates.first())
 
 
 def grouped(sides: Iterable[Side], key: Callable[[Side], Hashable]) -> list[list[Side]]:

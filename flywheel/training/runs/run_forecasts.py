@@ -57,7 +57,8 @@ def _rows(request: LaunchRequest, algorithm: recipes.Algorithm) -> list[dict[str
 
 def usage(run: TrainingRun) -> dict[str, Any]:
     """Compare what it took with its forecast: `{"peak", "peak_ratio", "step", "forecast_step", "step_ratio"}`, in bytes
-    and times, None where it was not measured or not forecast. A ratio is forecast over measured.
+    and times, None where it was not measured or not forecast; and what it has cost, `{"device_hours", "usd"}`. A ratio
+    is forecast over measured.
 
     A step's time is, as in the forecast, with its share of evaluations and checkpoints.
     """
@@ -74,4 +75,6 @@ def usage(run: TrainingRun) -> dict[str, Any]:
         "step": step,
         "forecast_step": wanted,
         "step_ratio": wanted / step if wanted and step else None,
+        "device_hours": run.device_hours(),
+        "usd": run.usd(),
     }

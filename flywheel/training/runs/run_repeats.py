@@ -55,8 +55,8 @@ def repeat(run: TrainingRun, *, key: uuid.UUID, actor: Actor, seed: int | None =
 def repeat_with_other_seeds(run: TrainingRun, *, number: int, key: uuid.UUID, actor: Actor) -> list[TrainingRun]:
     """Launch it under the next `number` seeds that no run like it has: a sweep, of which the same key gives the same
     runs. After the largest seed comes 0. Raises as `repeat` does."""
-    names = ("algorithm", "base", "teacher", "reward_recipe", "dataset", "replay", "environment_weights")
-    names += ("task_set", "settings", "tuning")
+    rows = ("base", "teacher", "reward_recipe", "dataset", "replay", "task_set")
+    names = (*rows, "algorithm", "settings", "tuning", "environment_weights")
     alike = {name: getattr(run, name) for name in names}
     taken = set(TrainingRun.objects.filter(project=run.project_id, **alike).values_list("seed", flat=True))
     others = ((run.seed + more) % (run_control.MAX_SEED + 1) for more in count(1))

@@ -31,7 +31,8 @@ def test_runs_are_compared(room: Room, call: Call) -> None:
     first = found["runs"][0]
     assert (first["run"], first["measure"], first["tokens"]) == (runs[0].pk, 0, 200)
     assert first["evaluations"] == [[0, 0.25], [20, 0.5]]
-    assert [each["reached"] for each in found["runs"]] == [{"step": 20, "seconds": 12.0}] * 2
+    reached = {"step": 20, "seconds": 12.0, "tokens": 200, "usd": None}
+    assert [each["reached"] for each in found["runs"]] == [reached] * 2
     assert first["baseline"]["n"] == 8
     assert (first["difference"], first["verdict"], first["wall_seconds"]) == (None, None, None)
     chosen = call("get", "training-runs/compare", run=[run.pk for run in runs], success=0.7)

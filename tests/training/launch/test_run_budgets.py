@@ -7,6 +7,7 @@ import pytest
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
+from flywheel.accounts.project_settings.model_prices import set_hour
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused
 from flywheel.training.launch import run_budgets
@@ -37,12 +38,36 @@ def stopped(room: Room, **budget: float) -> TrainingRun:
         ({}, ""),
         ({"minutes": 0.067}, ""),
         ({"minutes": 0.066}, "the budget of 0.066 minutes is spent"),
+        ({"device_hours": 0.00112}, ""),
+        ({"device_hours": 0.00111}, "the budget of 0.00111 device-hours is spent"),
+        ({"usd": 0.02}, ""),
+        ({"usd": 0.0099}, "the budget of $0.0099 is spent: $0.0100"),
         ({"tokens": 81}, ""),
         ({"tokens": 80}, "the budget of 80 tokens is spent"),
     ],
 )
 def test_minutes_are_of_training_and_tokens_of_the_last_step(room: Room, budget: dict[str, float], said: str) -> None:
+    set_hour(project=room.cast.project, actor=Actor(room.cast.admin), usd_per_hour=9.0)
     assert run_budgets.spent(stopped(room, **budget)) == said
+
+
+def test_each_process_takes_its_hours_at_the_price_of_the_launch(room: Room) -> None:
+    set_hour(project=room.cast.project, actor=Actor(room.cast.admin), usd_per_hour=9.0)
+    run = stopped(room)
+    set_hour(project=room.cast.project, actor=Actor(room.cast.admin), usd_per_hour=90.0)
+    assert (run.device_hours(), run.usd()) == (pytest.approx(4 / 3600), pytest.approx(0.01))
+    run.settings["processes"] = 2
+    assert (run.device_hours(until=4), run.usd(until=4)) == (pytest.approx(4 / 3600), pytest.approx(0.01))
+
+
+def test_without_a_price_the_cost_is_unknown_and_not_nothing(room: Room) -> None:
+    run = stopped(room)
+    assert run.usd() is None
+    with pytest.raises(Refused, match="a device-hour has no price under Settings"):
+        run_budgets.resume(run, Actor(room.cast.trainer), {"usd": 5})
+    set_hour(project=room.cast.project, actor=Actor(room.cast.admin), usd_per_hour=9.0)
+    run_budgets.resume(run, Actor(room.cast.trainer), {"usd": 5})
+    assert (run.budget, run.device_hour) == ({"usd": 5.0}, 9.0)
 
 
 def test_a_trainer_that_counts_no_tokens_spends_none(room: Room) -> None:

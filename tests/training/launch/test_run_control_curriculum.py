@@ -122,7 +122,9 @@ def test_by_form_and_by_api(room: Room, sign_in: SignIn, client: Client, key: An
     assert "Replayed" in page_of(browser.get(reverse("training:run", args=["acme", replaying.pk])))
 
     body = {"base": str(room.base), "task_set": str(room.task_set), "algorithm": "grpo", "override_reason": "x"}
-    body |= {"dataset": str(mix), "environment_weights": FADING}
-    made = client.post("/api/v1/training-runs", json.dumps(body), content_type="application/json", headers=key("train"))
+    more: dict[str, Any] = {"dataset": str(mix), "environment_weights": FADING}
+    made = client.post(
+        "/api/v1/training-runs", json.dumps(body | more), content_type="application/json", headers=key("train")
+    )
     assert made.json()["environment_weights"] == FADING
     assert training_runs.spec_of(TrainingRun.objects.latest("pk"), {})["environment_weights"] == FADING

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-from flywheel.accounts.models import AuditEntry
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import AuditEntry, Membership, Role
 from flywheel.edge.jobs import Job, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun
 from flywheel.training.launch import run_control
@@ -110,6 +113,42 @@ def test_one_that_breaks_stops_with_its_reason_and_holds_up_no_other(
         each.refresh_from_db()
     assert (broken.state, broken.problem) == (Pipeline.State.STOPPED, "it cannot go on: RuntimeError: a defect")
     assert (other.state, other.at) == (Pipeline.State.RUNNING, 2)
+
+
+@pytest.mark.django_db
+def test_a_stage_begins_in_the_name_of_somebody_who_still_may_launch(line: Line) -> None:
+    pipeline = line.launch()
+    made = line.end(line.run(pipeline))
+    assert made is not None
+    line.measure(made)
+    cast = line.room.cast
+    cast.trainer.memberships.all().delete()
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert (pipeline.state, TrainingRun.objects.count()) == (Pipeline.State.STOPPED, 1)
+    assert "trainer may not train in this project any more" in pipeline.problem
+    Membership.objects.create(user=cast.builder, project=cast.project, role=Role.TRAINER)
+    pipeline_control.resume(pipeline, Actor(cast.builder))
+    pipeline.refresh_from_db()
+    assert (pipeline.problem, pipeline.created_by, line.run(pipeline).created_by) == ("", cast.trainer, cast.builder)
+
+
+@pytest.mark.django_db
+def test_a_later_stage_may_learn_from_the_base_as_its_teacher_and_the_first_may_not(line: Line) -> None:
+    base = line.room.base
+    distil = {"algorithm": "distillation", "teacher": base, "settings": {"steps": 5}}
+    with pytest.raises(Refused, match="which can teach it nothing"):
+        pipeline_control.check(line.stages(distil, {"algorithm": "sft"}), line.actor)
+    pipeline, _ = pipeline_control.create(
+        key=uuid.uuid4(), stages=line.stages({"algorithm": "sft", "settings": {"steps": 7}}, distil), actor=line.actor
+    )
+    made = line.end(line.run(pipeline))
+    assert made is not None
+    line.measure(made)
+    pipeline_steps.sweep()
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert (pipeline.problem, line.run(pipeline).teacher, line.run(pipeline).base) == ("", base, made)
 
 
 def ready_for_the_second(line: Line) -> Pipeline:
