@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flywheel.core import recipes
 from flywheel.core.errors import FieldError
 from flywheel.core.recipes import ALGORITHMS, SETTINGS, validate
+from flywheel.core.recipes.training_settings import GROUPS, OWN
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -170,3 +171,19 @@ def test_an_algorithms_schema_has_its_settings_and_no_others(algorithm: str) -> 
     others = {name: SETTINGS[name].default for name in SETTINGS.keys() - recipes.defaults(algorithm).keys()}
     wrong = others | {"verbosity": 1, "trlx": 1}
     assert not any(described.is_valid({name: value}) for name, value in wrong.items())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_form_puts_few_settings_forward_and_every_other_is_in_a_group(name: str) -> None:
+    algorithm = ALGORITHMS[name]
+    own = [each for each in SETTINGS.values() if name in each.algorithms]
+    shown = [each.name for each in own if each.is_shown(algorithm)]
+    assert {"steps", "learning_rate", "validation_share"} <= set(shown)
+    assert len(shown) <= 5
+    assert {each.group for each in own} <= {OWN, *GROUPS}
+
+
+def test_the_groups_name_settings_that_there_are_each_once() -> None:
+    named = [name for names in GROUPS.values() for name in names]
+    assert set(named) <= SETTINGS.keys()
+    assert len(named) == len(set(named))

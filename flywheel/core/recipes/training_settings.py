@@ -34,8 +34,16 @@ class Setting:
     min: float | None = None
     max: float | None = None
     choices: tuple[str, ...] = ()
-    shown: bool = False
-    """Whether a form shows it without being asked for more."""
+    shown: bool | tuple[str, ...] = False
+    """Whether a form puts it forward, or for which algorithms; the others are folded away by their group."""
+
+    @property
+    def group(self) -> str:
+        """The heading that it is under, one of `GROUPS` or `OWN`."""
+        return next((group for group, names in GROUPS.items() if self.name in names), OWN)
+
+    def is_shown(self, algorithm: Algorithm) -> bool:
+        return self.shown is True or (self.shown is not False and algorithm.name in self.shown)
 
     def default_for(self, algorithm: Algorithm) -> Any:
         usual = self.reinforced if algorithm.practises and self.reinforced is not None else self.default
@@ -78,7 +86,7 @@ _ROWS = [
         "batch_size", int, 32,
         "What one step learns from: rows (SFT, AWR, KTO), pairs (DPO, reward model) or completions (the others: tasks "
         "× num_generations).",
-        reinforced=128, min=1, max=65_536, shown=True,
+        reinforced=128, min=1, max=65_536,
     ),
     Setting(
         "micro_batch_size", int, 0,
@@ -121,7 +129,7 @@ _ROWS = [
     Setting(
         "max_completion_length", int, 96,
         "Tokens that the policy may answer, in its attempts and in every held-out evaluation.",
-        algorithms=_POLICIES, min=1, max=131_072, shown=True,
+        algorithms=_POLICIES, min=1, max=131_072, shown=_PRACTISED,
     ),
     Setting("eval_batch_size", int, 128, "Held-out tasks answered, or texts scored, at once.", min=1, max=4096),
     Setting(
@@ -152,7 +160,7 @@ _ROWS = [
     Setting(
         "beta", float, 0.0,
         "Weight of staying near the start. 0 (the GRPO family's default) needs no reference model and reports no kl.",
-        algorithms=("dpo", "kto", *_PRACTISED), min=0.0, max=10.0, shown=True,
+        algorithms=("dpo", "kto", *_PRACTISED), min=0.0, max=10.0, shown=("dpo", "kto"),
     ),
     Setting(
         "preference_loss", str, "sigmoid", "DPO's loss; ipo resists noise-free labels, robust resists wrong ones.",
@@ -169,7 +177,7 @@ _ROWS = [
     ),
     Setting(
         "temperature", float, 1.0, "Of the attempts. Too low and all are alike, too high and none is right.",
-        algorithms=_PRACTISED, min=0.01, max=5.0, shown=True,
+        algorithms=_PRACTISED, min=0.01, max=5.0,
     ),
     Setting(
         "top_p", float, 1.0, "Sample from this much of the probability.", algorithms=_PRACTISED, min=0.01, max=1.0,
@@ -242,7 +250,7 @@ _ROWS = [
     Setting(
         "dynamic_sampling", bool, False,
         "Replace a task whose attempts all earn the same, which teaches nothing, by another one.",
-        algorithms=_GROUPED, shown=True,
+        algorithms=_GROUPED,
     ),
     Setting(
         "max_resamples", int, 3, "How often a step looks for other tasks, with dynamic_sampling.",
@@ -252,7 +260,7 @@ _ROWS = [
         "curriculum", bool, False,
         "Let a task rest that is nearly always solved (over 80%), or never, and try it again later: attempts go to "
         "tasks that teach something.",
-        algorithms=_GROUPED, shown=True,
+        algorithms=_GROUPED,
     ),
     Setting(
         "replay_rows", int, 16, "Rows of the replayed dataset that each step imitates beside its attempts.",
@@ -293,12 +301,12 @@ _ROWS = [
     Setting(
         "desirable_weight", float, 0.0,
         "Weight of a good answer in the loss. 0 makes up for how many there are: rows / (2 × good rows).",
-        algorithms=("kto",), min=0.0, max=1000.0, shown=True,
+        algorithms=("kto",), min=0.0, max=1000.0,
     ),
     Setting(
         "undesirable_weight", float, 0.0,
         "Weight of a bad answer in the loss. 0 makes up for how many there are: rows / (2 × bad rows).",
-        algorithms=("kto",), min=0.0, max=1000.0, shown=True,
+        algorithms=("kto",), min=0.0, max=1000.0,
     ),
     Setting(
         "advantage_scale", float, 0.1,
@@ -322,5 +330,31 @@ _ROWS = [
         algorithms=("reward_model",), min=0.0, max=1.0,
     ),
 ]  # fmt: skip
+
+OWN = "This algorithm"
+"""The group of a setting that is in none of `GROUPS`."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Optimiser": (
+        "batch_size", "num_iterations", "lr_schedule", "warmup_steps", "weight_decay", "max_grad_norm",
+        "value_learning_rate",
+    ),
+    "Sampling and curriculum": (
+        "temperature", "top_p", "top_k", "dynamic_sampling", "max_resamples", "curriculum", "replay_rows",
+        "replay_weight",
+    ),
+    "Rewards": (
+        "step_rewards", "discount", "unsafe_penalty", "invalid_penalty", "scale_rewards", "reward_aggregation",
+        "normalize_advantages",
+    ),
+    "Length": ("max_length", "max_completion_length", "mask_truncated_completions"),
+    "Validation and checkpoints": (
+        "validation_every", "validation_tasks", "final_weights", "patience", "keep_checkpoints",
+    ),
+    "Execution": (
+        "device", "micro_batch_size", "gradient_checkpointing", "eval_batch_size", "processes", "rollouts",
+        "execution", "max_staleness",
+    ),
+}  # fmt: skip
+"""Settings by what they are about, in the order in which a form has them."""
 
 SETTINGS: dict[str, Setting] = {row.name: row for row in _ROWS}

@@ -19,6 +19,7 @@ from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core import recipes
 from flywheel.core.errors import FieldError
 from flywheel.core.recipes import SETTINGS, Setting
+from flywheel.core.recipes.training_settings import GROUPS, OWN
 from flywheel.edge.numbers import BIGINT, form_key, number
 from flywheel.edge.refusals import Refused
 from flywheel.edge.schema_form import ObjectForm, json_or_text
@@ -189,21 +190,39 @@ class LaunchForm(ObjectForm):
 
     @property
     def shown(self) -> list[forms.BoundField]:
-        return [self[PREFIX + name] for name in self.defaults if SETTINGS[name].shown]
+        """The settings that are put forward."""
+        return [self[PREFIX + name] for name in self.defaults if SETTINGS[name].is_shown(self.known)]
 
     @property
     def budget_fields(self) -> list[forms.BoundField]:
         return [self[name] for name in UNITS]
 
     @property
-    def others(self) -> list[forms.BoundField]:
-        return [self[PREFIX + name] for name in self.defaults if not SETTINGS[name].shown]
+    def groups(self) -> list[dict[str, Any]]:
+        """The settings that are folded away, by what they are about: `{"label", "fields", "is_open"}`."""
+        found: dict[str, list[forms.BoundField]] = {name: [] for name in (OWN, *GROUPS)}
+        for name in self.defaults:
+            if not SETTINGS[name].is_shown(self.known):
+                found[SETTINGS[name].group].append(self[PREFIX + name])
+        return [
+            {
+                "label": label,
+                "fields": fields,
+                "is_open": any(each.errors or each.value() != each.initial for each in fields),
+            }
+            for label, fields in found.items()
+            if fields
+        ]
 
     @property
     def others_open(self) -> bool:
         """Whether something is to be seen among the settings that are folded away."""
-        changed = any(each.errors or each.value() != each.initial for each in self.others)
-        return bool(self["passed_on"].value() or "passed_on" in self.errors or changed)
+        own = any(self[name].errors for name in ("passed_on", "seed"))
+        return bool(self["passed_on"].value() or own or any(each["is_open"] for each in self.groups))
+
+    @property
+    def budget_open(self) -> bool:
+        return any(each.value() or each.errors for each in self.budget_fields)
 
     @property
     def sweep_text(self) -> str:
