@@ -167,7 +167,7 @@ CALLS = {
         list_environments get_environment get_generation get_play get_play_state
         list_tasks list_failures_without_task get_task list_task_sets get_task_set get_task_set_power
         list_task_set_openings list_task_set_contamination list_dataset_contamination get_task_grid
-        list_verifier_parts get_proofs list_reward_recipes get_reward_recipe
+        list_verifier_parts get_proofs list_verifier_probes list_reward_recipes get_reward_recipe
         list_evals get_eval list_eval_results compare_evals get_rescore list_rescored get_verifier_agreement
         list_reward_audits get_reward_audit list_audited_outputs list_audited_tasks get_reward_standing
         list_recommendations list_datasets get_dataset list_dataset_rows get_dataset_build
@@ -199,7 +199,7 @@ CALLS = {
         make_variants
         freeze_task_set generate_tasks cancel_generation play make_move ask_for_move take_move_back judge_play
         stop_play
-        make_reward_recipe try_verifier get_trial cancel_trial prove_tasks cancel_proofs
+        make_reward_recipe try_verifier get_trial cancel_trial prove_tasks cancel_proofs judge_verifier_probes
         claim_attempts create_eval cancel_eval resume_eval rescore_eval cancel_rescore resume_rescore begin_reward_audit
         list_sandboxes
         try_world get_world_trial write_task say_right

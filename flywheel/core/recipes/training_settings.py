@@ -240,12 +240,12 @@ _ROWS = [
         "step_rewards", bool, False,
         "Tell each answer of an episode what was earned from it on, instead of what the whole episode earned: a turn "
         "earns the change of the reward through it. Each turn is judged, so scoring takes longer.",
-        algorithms=_STEPPED, shown=True,
+        algorithms=_STEPPED,
     ),
     Setting(
         "discount", float, 1.0,
         "With step_rewards, how much of what a later turn earns counts for the turn before it.",
-        algorithms=_STEPPED, min=0.0, max=1.0, shown=True,
+        algorithms=_STEPPED, min=0.0, max=1.0,
     ),
     Setting(
         "dynamic_sampling", bool, False,

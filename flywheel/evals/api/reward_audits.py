@@ -27,9 +27,12 @@ router = Router(tags=["reward audits"])
 class AuditIn(Body):
     eval: int
     """Id of a finished eval on train tasks."""
-    size: int = Field(verbs.SIZE, description=f"Outputs to draw, from {LEAST} to {MOST}.")
+    size: int = Field(verbs.SIZE, description=f"Outputs to draw, from {LEAST} to {MOST}; for a renewal from 24.")
     seed: int = 1
     """Seed that draws the outputs."""
+    renewal: bool = False
+    """A small audit, of at least 24 outputs, for a version that was trained from one whose audit under the same
+    verifier is green. It counts within pipelines."""
 
 
 class AuditOut(Schema):
@@ -42,6 +45,8 @@ class AuditOut(Schema):
     outputs: int = Field(alias="size")
     judged: int = Field(alias="said")
     """Outputs judged so far."""
+    renews: int | None = Field(alias="renews_id")
+    """Id of the audit that it renews as a small one; null for an audit that stands by itself."""
     is_green: bool | None
     """Null until the audit is finished."""
     result: dict[str, Any]
@@ -155,7 +160,9 @@ def begin_reward_audit(request: HttpRequest, body: AuditIn) -> Status[RewardAudi
     runs = EvalRun.objects.select_related("project", "version__agent", "task_set__environment_version")
     with at_field("eval"):
         run = one(runs.filter(project=keyed(request).project), pk=body.eval)
-    audit, made = verbs.begin(run=run, actor=keyed(request).actor, size=body.size, seed=body.seed)
+    audit, made = verbs.begin(
+        run=run, actor=keyed(request).actor, size=body.size, seed=body.seed, is_renewal=body.renewal
+    )
     return Status(201 if made else 200, get_reward_audit(request, audit.pk))
 
 

@@ -20,6 +20,8 @@ class RewardAudit(models.Model):
     """Says whose outputs they are, and by its verifier digest who judged them."""
     seed = models.PositiveIntegerField()
     """The items were drawn with it."""
+    renews = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="renewals")
+    """The green audit of the version that this one's was trained from; None for an audit that stands by itself."""
     result = models.JSONField(default=dict, blank=True)
     """`core.evidence.reward_audit_rule.Finding` as a dict, written once at the end."""
     is_green = models.BooleanField(null=True)

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.references import find_version
-from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE, clean_passes
+from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RENEWAL, RULE, clean_passes
 from flywheel.edge.htmx import answer
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import page_at
@@ -22,7 +22,14 @@ from flywheel.environments.versions.reward_recipes import find_reward_recipe
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.evals.pages import reward_audit_desk
 from flywheel.evals.reward_audits import audit_lifecycle
-from flywheel.evals.reward_audits.reward_standing import Judged, audits_of, overrides_of, runs_of, standing
+from flywheel.evals.reward_audits.reward_standing import (
+    Judged,
+    audits_of,
+    overrides_of,
+    renewable,
+    runs_of,
+    standing,
+)
 
 OFFERED = 20
 WANTED_ATTEMPTS = 2 * MOST
@@ -64,6 +71,8 @@ def reward(request: PageRequest) -> HttpResponse:
         "least": LEAST,
         "most": MOST,
         "size": audit_lifecycle.SIZE,
+        "renewal": RENEWAL,
+        "renews": renewable(judged),
     }
     return render(request, "evals/reward.html", context)
 
@@ -85,7 +94,13 @@ def begin(request: PageRequest) -> HttpResponse:
     run = get_object_or_404(rows, project=request.project, pk=key(request.POST.get("run", "")))
     size, seed = number(request.POST.get("size", "")) or 0, number(request.POST.get("seed", "1"))
     # What is no number is refused as one that is out of range.
-    audit, _ = audit_lifecycle.begin(run=run, actor=request.actor, size=size, seed=-1 if seed is None else seed)
+    audit, _ = audit_lifecycle.begin(
+        run=run,
+        actor=request.actor,
+        size=size,
+        seed=-1 if seed is None else seed,
+        is_renewal="renewal" in request.POST,
+    )
     return redirect("evals:reward_audit", request.project.slug, audit.pk)
 
 

@@ -20,14 +20,23 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core import verifiers
 from flywheel.core.digests import canonical
-from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, Judgement, draw, examine, spread
+from flywheel.core.evidence.reward_audit_rule import (
+    LEAST,
+    MOST,
+    RENEWAL,
+    RULE,
+    Judgement,
+    draw,
+    examine,
+    spread,
+)
 from flywheel.core.traces import Trace
 from flywheel.core.verifiers import UNJUDGED
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused, Stale, check_choice
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
-from flywheel.evals.reward_audits.reward_standing import Judged, audits_of
+from flywheel.evals.reward_audits.reward_standing import Judged, audits_of, renewable
 from flywheel.evals.runs.unanswered_attempts import hold
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
@@ -60,11 +69,22 @@ def rows(project: Project) -> QuerySet[RewardAudit]:
     )
 
 
-def begin(*, run: EvalRun, actor: Actor, size: int = SIZE, seed: int = 1) -> tuple[RewardAudit, bool]:
+def begin(
+    *, run: EvalRun, actor: Actor, size: int = SIZE, seed: int = 1, is_renewal: bool = False
+) -> tuple[RewardAudit, bool]:
     """Draw outputs of the run and have them wait for people. One of the run that is not finished yet is gone on with.
 
-    Returns the audit and whether it is new. Raises Refused.
+    `is_renewal`: a small audit of a version that was trained from one whose audit is green (`renewable`). Returns the
+    audit and whether it is new. Raises Refused.
     """
+    least = RENEWAL.judged if is_renewal else LEAST
+    renews = renewable(Judged.of(run)) if is_renewal else None
+    if is_renewal and renews is None:
+        raise Refused(
+            f"nothing is there to renew: no version that {run.version} was trained from has a green audit under this "
+            "verifier, or it has one of its own; begin a whole audit",
+            field="renewal",
+        )
     if run.split != Split.TRAIN:
         raise Refused(
             f"{run} asked {run.get_split_display()} tasks; only train tasks may be looked at here", field="run"
@@ -73,8 +93,8 @@ def begin(*, run: EvalRun, actor: Actor, size: int = SIZE, seed: int = 1) -> tup
         raise Refused(f"{run} is {run.state}; it can be audited once it has succeeded", field="run")
     if run.verifier_digest != verifiers.digest(run.task_set.environment_version.verifier):
         raise Refused(f"{run} was judged by a verifier that has changed since; evaluate again", field="run")
-    if not LEAST <= size <= MOST:
-        raise Refused(f"{size} is not from {LEAST} to {MOST}", field="size")
+    if not least <= size <= MOST:
+        raise Refused(f"{size} is not from {least} to {MOST}", field="size")
     if not 0 <= seed <= MAX_SEED:
         raise Refused(f"{seed} is not from 0 to {MAX_SEED}", field="seed")
     with transaction.atomic():
@@ -83,13 +103,15 @@ def begin(*, run: EvalRun, actor: Actor, size: int = SIZE, seed: int = 1) -> tup
         if begun := run.reward_audits.filter(finished_at=None).first():
             return begun, False
         chosen = _draw(run, size, seed)
-        if len(chosen) < LEAST:
+        if len(chosen) < least:
             raise Refused(
-                f"{run} has {len(chosen)} different outputs with a score that no audit has shown yet; at least {LEAST} "
+                f"{run} has {len(chosen)} different outputs with a score that no audit has shown yet; at least {least} "
                 "are needed: evaluate more train tasks, with more samples or another seed",
                 field="run",
             )
-        audit = RewardAudit.objects.create(project=run.project, run=run, seed=seed, created_by=actor.user)
+        audit = RewardAudit.objects.create(
+            project=run.project, run=run, seed=seed, renews=renews, created_by=actor.user
+        )
         RewardAuditItem.objects.bulk_create(
             RewardAuditItem(audit=audit, place=place, result_id=result) for place, result in enumerate(chosen, 1)
         )
@@ -140,7 +162,12 @@ def finish(*, audit: RewardAudit, actor: Actor) -> RewardAudit:
     asked = answered(Result.objects.filter(run__in={each.run_id for each in together}))
     counts = asked.aggregate(attempts=Count("pk"), unscored=Count("pk", filter=Q(success=None)))
     judgements = RewardAuditItem.objects.filter(audit__in=together).select_related("result__task")
-    finding = examine([_judgement(item) for item in judgements], audits=len(together), **counts)
+    finding = examine(
+        [_judgement(item) for item in judgements],
+        audits=len(together),
+        rule=RENEWAL if audit.renews_id else RULE,
+        **counts,
+    )
     judges = sorted({str(item.judged_by) for item in items})
     audit.result = asdict(finding) | {"judged": finding.judged, "judges": judges}
     audit.is_green = finding.is_green

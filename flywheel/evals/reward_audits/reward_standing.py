@@ -15,6 +15,7 @@ from flywheel.core.evidence.reward_audit_rule import REVISION
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.environments.models import EnvironmentVersion, RewardRecipe, Split, TaskSet
+from flywheel.environments.task_sets.leaks import line_of
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 
 
@@ -53,15 +54,18 @@ class Standing:
     """The standing of a reward now."""
 
     state: str
-    """`green`, `red`, `overridden`, `begun` (not finished), `stale` (green, but for something else), `none`"""
+    """`green`, `red`, `overridden`, `renewed` (by a small audit), `begun` (not finished), `stale` (green, but for
+    something else), `none`"""
     words: str
     audit: RewardAudit | None = None
     override: AuditOverride | None = None
+    is_in_pipeline: bool = False
+    """Whether it is asked for a later stage of a pipeline, where a small audit is enough."""
 
     @property
     def allows(self) -> bool:
         """Whether it may be trained on."""
-        return self.state in ("green", "overridden")
+        return self.state in ("green", "overridden") or (self.state == "renewed" and self.is_in_pipeline)
 
 
 def standing(judged: Judged) -> Standing:
@@ -70,7 +74,7 @@ def standing(judged: Judged) -> Standing:
     leave = overrides_of(judged).select_related("created_by").first()
     is_outdated = done is not None and done.is_green and done.result.get("rule") != REVISION
     if done is not None and done.is_green and not is_outdated:
-        return Standing("green", audit_sentence(done), done)
+        return Standing("renewed" if done.renews_id else "green", audit_sentence(done), done)
     if leave is not None and (done is None or done.finished_at is None or leave.created_at > done.finished_at):
         return Standing("overridden", f"{leave.created_by} overrides it: {leave.reason}", done, leave)
     if done is not None and not is_outdated:
@@ -118,6 +122,23 @@ def overrides_of(judged: Judged) -> QuerySet[AuditOverride]:
     return AuditOverride.objects.filter(
         version=judged.version, environment_version=judged.environment_version, verifier_digest=judged.verifier_digest
     )
+
+
+def renewable(judged: Judged) -> RewardAudit | None:
+    """Return the green audit that a small one can renew for these outputs: of a version that this one was trained from,
+    in the same environment, under the same verifier. None also where these outputs have an audit of their own."""
+    before = line_of(judged.version)[1:]
+    if not before or audits_of(judged).filter(renews=None).exclude(finished_at=None).exists():
+        return None
+    rows = RewardAudit.objects.filter(
+        run__version__in=before,
+        run__task_set__environment_version=judged.environment_version,
+        run__verifier_digest=judged.verifier_digest,
+        renews=None,
+        is_green=True,
+        result__rule=REVISION,
+    )
+    return rows.select_related("run__version__agent").order_by("-pk").first()
 
 
 def runs_of(judged: Judged) -> QuerySet[EvalRun]:

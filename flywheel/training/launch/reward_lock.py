@@ -14,7 +14,8 @@ A reward recipe that only shapes learns from what the verifier passes, and the v
 of its own that judge is nobody's verifier, has no audit, and wants an override (`docs/design/rewards.md`).
 
 A later stage of a pipeline learns from the verdicts on outputs of a version that nobody could audit before it began.
-There the audit of the pipeline's base counts, unless one of the version itself has been finished or overridden.
+There the audit of the pipeline's base counts, unless one of the version itself has been finished or overridden. It is
+to be renewed by a small one on outputs of that version while the stage trains; until then no further stage begins.
 """
 
 from dataclasses import replace
@@ -24,14 +25,21 @@ from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.environments.task_sets.leaks import line_of
-from flywheel.evals.models import EvalRun
+from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
-from flywheel.evals.reward_audits.reward_standing import Judged, Standing, audit_sentence, runs_of, standing
+from flywheel.evals.reward_audits.reward_standing import (
+    Judged,
+    Standing,
+    audit_sentence,
+    renewable,
+    runs_of,
+    standing,
+)
 from flywheel.training.models import Dataset, PipelineStage, TrainingRun
 
 LOCKED = "it learns from a reward that no audit has shown to be right"
-WEAKEST = ("none", "stale", "begun", "red", "overridden", "green")
-DECIDED = ("red", "overridden", "green")
+WEAKEST = ("none", "stale", "begun", "red", "overridden", "renewed", "green")
+DECIDED = ("red", "overridden", "renewed", "green")
 """Somebody has judged exactly this, or answers for it."""
 
 
@@ -68,11 +76,22 @@ def standing_of(
 
 def _holding(own: Judged, base: Version, stage: PipelineStage | None) -> tuple[Judged, Standing]:
     """The standing of a reward; in a pipeline that of its base's outputs, while nobody has judged the stage's own."""
-    holds = standing(own)
+    holds = replace(standing(own), is_in_pipeline=stage is not None)
     if stage is None or own.version != base or holds.state in DECIDED:
         return own, holds
     first = replace(own, version=stage.pipeline.base)
     return first, standing(first)
+
+
+def unrenewed(run: TrainingRun) -> tuple[Judged, Standing] | None:
+    """Return the reward of a later stage whose audit waits to be renewed on outputs of the version that the stage began
+    with; None where it was, or an approver answers for it. What was overridden for the pipeline's base needs none."""
+    for own in judged(run.algorithm, run.base, run.dataset):
+        holds = standing(own)
+        is_due = holds.state not in ("overridden", "renewed", "green") and renewable(own) is not None
+        if own.version == run.base and (is_due or holds.state == "red"):
+            return own, holds
+    return None
 
 
 def refusal(run: TrainingRun) -> str:
@@ -100,6 +119,8 @@ def kept(run: TrainingRun) -> dict[str, Any]:
         )
     if moved := moved_from(run):
         words += f"; this is about outputs of {moved}, from which {run.base} was trained"
+        if again := _renewal_of(run):
+            words += f"; renewed on outputs of {run.base}: {audit_sentence(again)}"
     return {
         "run": run.pk,
         "algorithm": run.algorithm,
@@ -112,6 +133,12 @@ def kept(run: TrainingRun) -> dict[str, Any]:
         "override": {"by": str(leave.created_by), "reason": leave.reason} if leave else None,
         "words": words,
     }
+
+
+def _renewal_of(run: TrainingRun) -> RewardAudit | None:
+    """The newest small audit of outputs of the version that the run began with, finished meanwhile."""
+    rows = RewardAudit.objects.filter(run__version=run.base, finished_at__isnull=False, renews=run.reward_audit)
+    return rows.order_by("-pk").first() if run.reward_audit else None
 
 
 def moved_from(run: TrainingRun) -> Version | None:

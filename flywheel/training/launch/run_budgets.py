@@ -1,4 +1,5 @@
-"""Limits of a training run: minutes of training, hours of its devices, tokens where its trainer counts them, and dollars.
+"""Limits of a training run: minutes of training, hours of its devices, dollars, and tokens where its trainer counts
+them.
 
 A run that has spent one saves and stops, as if it were cancelled, and says so. All are of the whole run, so it is
 resumed with a greater budget or with none. Minutes are of steps, evaluations and validations: loading, waiting and
@@ -35,8 +36,8 @@ def check(value: Mapping[str, Any]) -> dict[str, float]:
 
 
 def check_dollars(budget: Mapping[str, Any], task_sets: Sequence[TaskSet], device_hour: float | None) -> None:
-    """Raise Refused for a limit of dollars that cannot be kept: nobody is paid and a device-hour has no price, or nobody
-    knows what somebody takes."""
+    """Raise Refused for a limit of dollars that cannot be kept: nobody is paid and a device-hour has no price, or
+    nobody knows what somebody takes."""
     if "usd" not in budget:
         return
     versions = [task_set.environment_version for task_set in task_sets]

@@ -12,6 +12,7 @@ Nothing waits here. What trains or evaluates is a job of its own, and a step tha
 
 import logging
 import uuid
+from contextlib import suppress
 
 from django.db import InterfaceError, OperationalError, transaction
 from django.utils import timezone
@@ -24,11 +25,15 @@ from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
+from flywheel.evals.reward_audits.reward_standing import runs_of
 from flywheel.evals.runs import submission
-from flywheel.training.launch import run_control
+from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.launch.fix_recommendation import baseline_of
 from flywheel.training.models import Pipeline, PipelineStage, TrainingRun
 from flywheel.training.pipelines import stage_gates
+
+OUTPUTS = 120
+"""Attempts in which a small reward audit finds enough different ones."""
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +104,7 @@ def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
     _check_may_launch(pipeline)
     if not _is_evaluated(pipeline, stage, base, actor):
         return False
-    run_control.launch(
+    run, _ = run_control.launch(
         run_control.LaunchRequest(
             key=stage.run_key,
             base=base,
@@ -120,7 +125,26 @@ def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
         ),
         actor,
     )
+    _ask_for_outputs(pipeline, run, actor)
     return False
+
+
+def _ask_for_outputs(pipeline: Pipeline, run: TrainingRun, actor: Actor) -> None:
+    """Queue an eval on train tasks whose outputs can renew the reward audit, where that is due and there is none."""
+    due = reward_lock.unrenewed(run)
+    if due is None or due[0].task_set is None or runs_of(due[0]).exists():
+        return
+    task_set = due[0].task_set
+    tasks = max(1, task_set.members.filter(split=Split.TRAIN).count())
+    with suppress(Refused):  # the pipeline's page asks a person for it then
+        submission.submit(
+            key=uuid.uuid5(pipeline.idempotency_key, f"renewal of {run.base_id} on {task_set.pk}"),
+            version=run.base,
+            task_set=task_set,
+            actor=actor,
+            split=Split.TRAIN,
+            settings=submission.RunSettings(samples=min(submission.MAX_SAMPLES, -(-OUTPUTS // tasks))),
+        )
 
 
 def _check_may_launch(pipeline: Pipeline) -> None:
@@ -174,6 +198,15 @@ def _leave(pipeline: Pipeline, stage: PipelineStage, run: TrainingRun) -> bool:
     following = pipeline.stages.filter(number=stage.number + 1).first()
     if following is None:
         _halt(pipeline, Pipeline.State.FINISHED)
+        return False
+    if due := reward_lock.unrenewed(run) if stage.number > 1 else None:
+        judged, holds = due
+        _halt(
+            pipeline,
+            Pipeline.State.STOPPED,
+            f"the reward audit waits to be renewed on outputs of {judged.version} ({holds.words}); do that, or have an "
+            f"approver override it, and resume",
+        )
         return False
     checks = stage_gates.judge(following.gate, run)
     following.entry = {"run": run.pk, "checks": checks}

@@ -17,10 +17,11 @@ from flywheel.accounts.models import AuditEntry, Membership, Role
 from flywheel.edge.jobs import Job, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
-from flywheel.evals.models import AuditOverride, EvalRun
-from flywheel.training.launch import run_control
+from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
+from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Pipeline, TrainingRun
 from flywheel.training.pipelines import pipeline_control, pipeline_steps, stage_gates
+from tests.training.launch.test_reward_lock import RESULT, rollouts
 from tests.training.pipelines.conftest import GATE, Line
 from tests.waiting import PATIENCE_S
 from tests.worker import ROOT, database_url
@@ -149,6 +150,41 @@ def test_a_later_stage_may_learn_from_the_base_as_its_teacher_and_the_first_may_
     pipeline_steps.sweep()
     pipeline.refresh_from_db()
     assert (pipeline.problem, line.run(pipeline).teacher, line.run(pipeline).base) == ("", base, made)
+
+
+@pytest.mark.django_db
+def test_a_later_stage_trains_while_its_reward_audit_is_renewed_and_no_further_one_begins_before(line: Line) -> None:
+    room, who = line.room, line.room.cast.builder
+    AuditOverride.objects.all().delete()
+    first = RewardAudit.objects.create(project=room.cast.project, run=rollouts(room), seed=1, created_by=who)
+    RewardAudit.objects.filter(pk=first.pk).update(is_green=True, finished_at=first.created_at, result=RESULT)
+    practise: dict[str, Any] = {"algorithm": "grpo", "settings": {"steps": 5}}
+    stages = line.stages({"algorithm": "sft", "settings": {"steps": 7}}, practise, practise)
+    pipeline, _ = pipeline_control.create(key=uuid.uuid4(), stages=stages, actor=line.actor)
+    made = line.end(line.run(pipeline))
+    assert made is not None
+    line.measure(made)
+    pipeline_steps.sweep()
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    second = line.run(pipeline)
+    assert (pipeline.at, second.base, second.reward_audit) == (2, made, first)
+    outputs = EvalRun.objects.get(version=made, split=Split.TRAIN)
+    assert (outputs.state, outputs.samples) == (State.QUEUED, 20)
+    line.measure(line.end(second) or made)
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert pipeline.state == Pipeline.State.STOPPED
+    assert f"the reward audit waits to be renewed on outputs of {made}" in pipeline.problem
+    small = RewardAudit.objects.create(
+        project=room.cast.project, run=outputs, seed=1, renews=first, created_by=room.cast.builder
+    )
+    RewardAudit.objects.filter(pk=small.pk).update(is_green=True, finished_at=small.created_at, result=RESULT)
+    pipeline_control.resume(pipeline, line.actor)
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert (pipeline.problem, pipeline.at) == ("", 3)
+    assert f"renewed on outputs of {made}" in reward_lock.kept(second)["words"]
 
 
 def ready_for_the_second(line: Line) -> Pipeline:

@@ -100,6 +100,7 @@ def _step(
         "limits": stage.entry["checks"] if is_judged else stage_gates.limits_of(stage.gate),
         "let_on": stage.entry.get("let_on") if is_judged else None,
         "moved": reward_lock.moved_from(run) if run else None,
+        "unrenewed": reward_lock.unrenewed(run) if run and stage.number > 1 else None,
     }
 
 

@@ -60,7 +60,7 @@ def paced(tmp_path: Path, bound: int, remote: Any, **settings: Any) -> PacedAtte
     mode = {"rollouts": "vllm", "execution": "fully_async", "max_staleness": bound} if bound else {}
     chosen = recipes.validate("grpo", {"num_generations": 4, "batch_size": 4 * SIZE, **mode, **settings})
     events: list[dict[str, Any]] = []
-    spec: Any = SimpleNamespace(settings=chosen, seed=1)
+    spec: Any = SimpleNamespace(settings=chosen, seed=1, environment_weights={})
     run: Any = SimpleNamespace(spec=spec, path=tmp_path, events=events)
     run.event = lambda event, **fields: events.append({"event": event, **fields})
     judge = Judge(ENV)
