@@ -108,7 +108,7 @@ class ProbeOut(Schema):
     task: Ref
     source: str
     """`training` for an attempt of a training run, `rollout` for one of an eval."""
-    wanted: str
+    label: str
     """`pass` or `fail`, as the person labelled it."""
     by: str
     labelled_at: datetime | None

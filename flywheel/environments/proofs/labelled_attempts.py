@@ -34,7 +34,7 @@ class Probe:
     trace_id: str
     task: Task
     source: str
-    wanted: str
+    label: str
     """`pass` or `fail`, as the person said."""
     by: str
     labelled_at: datetime | None
@@ -150,7 +150,7 @@ def _probe(row: Any, task: Task, label: Failure | None, version: EnvironmentVers
         trace_id=row.trace_id,
         task=task,
         source=row.get_source_display(),
-        wanted="pass" if passes else "fail",
+        label="pass" if passes else "fail",
         by=str(label.labelled_by) if label else "",
         labelled_at=label.labelled_at if label else None,
         is_judged=found is not None,

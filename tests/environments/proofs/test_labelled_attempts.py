@@ -55,7 +55,7 @@ def label(cast: Cast, row: Trajectory, *, passes: bool) -> None:
 
 def probes(environment: Environment) -> list[tuple[str, str, bool, bool | None]]:
     found = labelled_attempts.probes_of(environment.latest)
-    return [(each.trace_id, each.wanted, each.is_judged, each.agrees) for each in found]
+    return [(each.trace_id, each.label, each.is_judged, each.agrees) for each in found]
 
 
 def test_a_label_of_an_attempt_is_listed_beside_the_verdict_that_it_had(room: Room, environment: Environment) -> None:
@@ -115,7 +115,7 @@ def test_what_was_labelled_since_the_proof_waits_until_a_worker_is_asked(
     label(room.cast, row, passes=False)
     address = f"/api/v1/environments/{environment.name}/probes"
     (item,) = client.get(address, headers=key("read")).json()["items"]
-    assert (item["source"], item["task"], item["wanted"]) == ("training", str(task), "fail")
+    assert (item["source"], item["task"], item["label"]) == ("training", str(task), "fail")
     assert (item["judged"], item["agrees"], item["by"]) == (False, None, str(room.cast.reviewer))
     assert client.post(f"{address}/judge", headers=key("build")).json()["waiting"] == 1
     for waiting in proof_jobs.waiting(environment, environment.latest):
