@@ -25,17 +25,14 @@ from tests.benching import story_runs
 from tests.benching.processes import free_port
 from tests.workers.trainers.attempts.test_group_schedule import carried_out
 from tests.workers.trainers.cast import Directory
-from workers.reference import story
 
 MODES: dict[str, dict[str, Any]] = {
     "sync": {"execution": "sync"},
     "one_step_off_async": {"execution": "one_step_off_async"},
     "fully_async": {"execution": "fully_async", "max_staleness": 2},
 }
-STEPS = 24
 SETTINGS = {
     "rollouts": "vllm",
-    "steps": STEPS,
     "batch_size": 64,
     "num_generations": 8,
     "learning_rate": 2e-3,
@@ -50,6 +47,7 @@ PRACTISED, ASKED = range(120), range(300, 380)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench_modes")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=24, help="updates of each run")
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--json", type=Path, help="where the figures go")
     options = parser.parse_args()
@@ -59,7 +57,7 @@ def main() -> None:
     )
     if options.seeds:
         with tempfile.TemporaryDirectory(prefix="flywheel-bench-modes-") as scratch, served() as (url, base):
-            told["modes"] = compared(Path(scratch), url, base, options.seeds)
+            told["modes"] = compared(Path(scratch), url, base, options.seeds, options.steps)
     if options.json:
         options.json.write_text(json.dumps({"load": os.getloadavg()[0], **told}, indent=1))
 
@@ -101,13 +99,13 @@ def served() -> Iterator[tuple[str, str]]:
                 os.killpg(program.pid, signal.SIGKILL)
 
 
-def compared(scratch: Path, url: str, base: str, seeds: int) -> dict[str, Any]:
+def compared(scratch: Path, url: str, base: str, seeds: int, steps: int) -> dict[str, Any]:
     """Figures of each mode, over all seeds, told as they come."""
     os.environ["FLYWHEEL_VLLM_URL"] = url
     runs: dict[str, list[Directory]] = {mode: [] for mode in MODES}
     for seed in range(1, seeds + 1):
         for mode, own in runs.items():
-            own.append(trained(scratch / f"{mode}-{seed}", base, mode, seed))
+            own.append(trained(scratch / f"{mode}-{seed}", base, mode, seed, steps))
             sys.stderr.write(f"seed {seed}, {mode}: {figures(own[-1:])}\n")
     found = {}
     for mode, own in runs.items():
@@ -116,20 +114,17 @@ def compared(scratch: Path, url: str, base: str, seeds: int) -> dict[str, Any]:
     return found
 
 
-def trained(place: Path, base: str, mode: str, seed: int) -> Directory:
+def trained(place: Path, base: str, mode: str, seed: int, steps: int) -> Directory:
+    tasks, asked = (story_runs.rows("grpo", story_runs.requests(customers)) for customers in (PRACTISED, ASKED))
     run = story_runs.directory(
-        place, story_runs.POLICY, "grpo", story_runs.rows("grpo", story_requests(PRACTISED)), steps=STEPS, seed=seed,
-        eval_every=STEPS, held_out=story_runs.rows("grpo", story_requests(ASKED)), tuning=LORA, served_base=base,
+        place, story_runs.POLICY, "grpo", tasks, steps=steps, seed=seed, eval_every=steps, held_out=asked, tuning=LORA,
+        served_base=base,
         settings={**SETTINGS, **MODES[mode]}, run=f"r-{mode}-{seed}",
     )  # fmt: skip
     run.spec["eval"]["limit"] = 1_000
     run.save()
     story_runs.trained("workers.trainers.grpo", str(run.path), log=run.path / "trainer.log")
     return run
-
-
-def story_requests(customers: range) -> list[story.Request]:
-    return story.sessions(len(customers), seed=7, first=customers.start)
 
 
 def figures(runs: list[Directory]) -> dict[str, Any]:
@@ -145,16 +140,14 @@ def figures(runs: list[Directory]) -> dict[str, Any]:
 
 
 def difference(runs: list[Directory], others: list[Directory]) -> dict[str, Any]:
-    """How much more the tasks score than in the others' runs of the same seeds, and the interval (95%) over tasks."""
-    apart: dict[str, list[float]] = {}
-    for run, other in zip(runs, others, strict=True):
-        mine, yours = scores(run), scores(other)
-        for task, score in mine.items():
-            apart.setdefault(task, []).append(score - yours[task])
-    means = [statistics.fmean(each) for each in apart.values()]
-    half = 1.96 * statistics.stdev(means) / len(means) ** 0.5
-    mean = statistics.fmean(means)
-    return {"apart": round(mean, 4), "low": round(mean - half, 4), "high": round(mean + half, 4), "n": len(means)}
+    """How much more the tasks score than in the others' runs of the same seeds, with an interval over customers."""
+    asked = story_runs.requests(ASKED)
+    mine, yours = ([scores(run) for run in each] for each in (runs, others))
+    before, after = (
+        {task.id: statistics.fmean(own[task.id] for own in each) for task in asked} for each in (yours, mine)
+    )
+    found = story_runs.gained(before, after, asked)
+    return {"apart": found.mean, "low": found.low, "high": found.high, "n": found.n}
 
 
 def scores(run: Directory) -> dict[str, float]:

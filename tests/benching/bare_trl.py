@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
 
 SYSTEM = "You are a workplace assistant. Answer with one tool call."
 
@@ -47,8 +52,8 @@ def main() -> None:
         trainer: Any = SFTTrainer(model, SFTConfig(**shared), train_dataset=data, processing_class=tokenizer)
     elif spec["algorithm"] == "dpo":
         data = Dataset.from_list([{name: row[name] for name in ("prompt", "chosen", "rejected")} for row in rows])
-        arguments = DPOConfig(**shared, beta=0.5)
         start = AutoModelForCausalLM.from_pretrained(spec["base"]["path"], dtype=torch.float32)
+        arguments: Any = DPOConfig(**shared, beta=0.5)
         trainer = DPOTrainer(model, start, args=arguments, train_dataset=data, processing_class=tokenizer)
     else:
         arguments = GRPOConfig(
@@ -59,9 +64,10 @@ def main() -> None:
             beta=0.0,
         )
         is_episode = spec["environment"]["kind"] == "episode"
+        reward: Any = taken if is_episode else exact
         trainer = GRPOTrainer(
             model,
-            reward_funcs=taken if is_episode else exact,
+            reward_funcs=reward,
             args=arguments,
             train_dataset=Dataset.from_list([prompt_row(row, is_episode=is_episode) for row in rows]),
             processing_class=tokenizer,
@@ -100,7 +106,7 @@ def call_in(text: str) -> dict[str, Any] | None:
 def graded(call: dict[str, Any] | None, target: dict[str, Any]) -> float:
     if call is None:
         return -1.0
-    return 0.3 * (call["tool"] == target["tool"]) + 0.7 * (call == target)
+    return 0.3 * bool(call["tool"] == target["tool"]) + 0.7 * bool(call == target)
 
 
 class Loop:

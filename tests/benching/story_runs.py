@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel.core.evidence.statistics import estimates
+from flywheel.core.evidence.statistics.estimates import Estimate
 from tests.workers.trainers.cast import Directory
 from workers.reference import story
 
@@ -72,6 +74,25 @@ def directory(
     run.spec["settings"]["eval_batch_size"] = 128
     run.save()
     return run
+
+
+def requests(customers: range) -> list[story.Request]:
+    return story.sessions(len(customers), seed=7, first=customers.start)
+
+
+def after_sft(place: Path, corrected: Sequence[story.Request], steps: int = 200) -> Path:
+    """The policy that ships once SFT has taught it these corrected requests."""
+    run = directory(
+        place, POLICY, "sft", rows("sft", corrected), steps=steps, settings={"batch_size": 32, "learning_rate": 1e-3}
+    )
+    trained("workers.trainers.sft", str(run.path), log=run.path / "trainer.log")
+    return run.path / "final"
+
+
+def gained(before: Mapping[str, float], after: Mapping[str, float], asked: Sequence[story.Request]) -> Estimate:
+    """The difference of two scores of each task, with an interval over customers."""
+    first, second = ([each[request.id] for request in asked] for each in (before, after))
+    return estimates.paired_difference(first, second, [request.session_id for request in asked])
 
 
 def trained(module: str, *arguments: str, log: Path) -> None:
