@@ -50,9 +50,13 @@ def practised(place: Path, seed: int, algorithm: str) -> dict[str, Any]:
     run.save()
     story_runs.trained(f"workers.trainers.{run.trainer}", str(run.path), log=run.path / "trainer.log")
     found: dict[str, Any] = {"seed": seed, "curve": [round(row["success"], 3) for row in run.events("eval")]}
-    for what, part in (("success", lambda row: float(row["score"] == 1)), ("score", lambda row: float(row["score"]))):
+    start, end = (
+        {row["task_id"]: row["score"] for row in run.events("samples")[place]["samples"]} for place in (0, -1)
+    )
+    for what, is_whole in (("success", True), ("score", False)):
         before, after = (
-            {row["task_id"]: part(row) for row in run.events("samples")[place]["samples"]} for place in (0, -1)
+            {task: float(score == 1 if is_whole else score) for task, score in scores.items()}
+            for scores in (start, end)
         )
         gain = story_runs.gained(before, after, asked)
         found[what] = {"gain": gain.mean, "low": gain.low, "high": gain.high, "n": gain.n, "customers": gain.clusters}
