@@ -132,8 +132,10 @@ def test_what_the_verifiers_reward_model_learnt_from_counts_too(room: Room, monk
     taught, run = room.launch(dataset=made(room)), room.launch()
     taught.reward_model = model(room.build)
     taught.save()
-    assert "task_set" not in {pair.field for pair in leak_refusals._pairs(run.base, run.dataset, run.task_set, None)}
+    assert "task_set" not in {
+        pair.field for pair in leak_refusals._pairs(run.base, run.dataset, run.task_set, None, None)
+    }
     monkeypatch.setattr(reward_parts, "models_of", lambda *_: {"1" * 64: taught.reward_model})
-    pairs = leak_refusals._pairs(run.base, run.dataset, run.task_set, None)
+    pairs = leak_refusals._pairs(run.base, run.dataset, run.task_set, None, None)
     found = [(pair.dataset, pair.task_set) for pair in pairs if pair.field == "task_set"]
     assert found == [(taught.dataset, room.task_set)]
