@@ -30,7 +30,15 @@ from flywheel.accounts.models import ApiKey, Membership, Project, Role, Scope, U
 from flywheel.agents.models import Agent, Version
 from flywheel.core import digests, verifiers
 from flywheel.core.traces import tooling
-from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
+from flywheel.environments.models import (
+    Environment,
+    EnvironmentVersion,
+    RewardRecipe,
+    Split,
+    Task,
+    TaskSet,
+    TaskSetMember,
+)
 from flywheel.evals.models import AuditOverride, EvalRun
 from flywheel.evals.reward_audits.audit_lifecycle import override
 from flywheel.evals.reward_audits.reward_standing import Judged
@@ -341,9 +349,9 @@ class Build:
         )
         return task_set
 
-    def overridden(self, version: Version, task_set: TaskSet) -> AuditOverride:
-        """Leave to train the version on what the set's verifier says, without an audit."""
-        return override(judged=Judged.now(version, task_set), actor=Actor(self.cast.approver), reason="a test")
+    def overridden(self, version: Version, task_set: TaskSet, recipe: RewardRecipe | None = None) -> AuditOverride:
+        """Leave to train the version on what the set's verifier says, or a recipe upon it, without an audit."""
+        return override(judged=Judged.now(version, task_set, recipe), actor=Actor(self.cast.approver), reason="a test")
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ from flywheel.core.envs.wrappers.rubric_environment import Judged
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by_one, unscored
 from flywheel.core.verifiers.attempt_places import attempt_json
+from flywheel.core.verifiers.rubric import Rubric
 from flywheel.core.verifiers.rubric_parts import NoTarget, reference
 from workers.judging import llm_judge
-from workers.judging.reward_models import RewardModels
+from workers.judging.reward_models import Asked, RewardModels
 from workers.sandbox.verdict import score
 from workers.worlds.world_sessions import Worlds
 
@@ -58,7 +59,8 @@ def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
     asked = judge_of(env)
     if asked:
         asked.recall(questions(env, attempts))
-    _score_at_once(env, attempts)
+    if isinstance(env, Judged):
+        score_at_once(env.rubric, env.runners, [(messages, env.tools) for _, messages in attempts])
     is_judged_elsewhere = isinstance(env, NemoGym) or (isinstance(env, Judged) and bool(env.rubric.needs))
     found = (at_once if is_judged_elsewhere or world_of(env) else one_by_one)(
         lambda attempt: verdict(env, attempt), attempts
@@ -68,13 +70,12 @@ def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
     return found
 
 
-def _score_at_once(env: Environment, attempts: Sequence[Attempt]) -> None:
-    """Have the verifier's reward models score all of these in a few passes, before they are judged one by one."""
-    models = env.runners.reward_model if isinstance(env, Judged) and "reward_model" in env.rubric.needs else None
-    if isinstance(env, Judged) and isinstance(models, RewardModels):
-        for part in env.rubric.parts:
-            if part.type == "reward_model":
-                models.recall(part.settings, [(messages, env.tools) for _, messages in attempts])
+def score_at_once(rubric: Rubric, runners: Runners, written: Sequence[Asked]) -> None:
+    """Have a rubric's reward models score all that was written in a few passes, before it is judged one by one."""
+    models = runners.reward_model if "reward_model" in rubric.needs else None
+    for part in rubric.parts if isinstance(models, RewardModels) else ():
+        if part.type == "reward_model":
+            models.recall(part.settings, written)
 
 
 def of_rollouts(env: Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:

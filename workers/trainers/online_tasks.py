@@ -19,7 +19,7 @@ from workers.trainers.attempts.remote_policy import RemoteEngine, RemotePolicy
 from workers.trainers.attempts.rewards import Judge, Penalties, Rewards
 from workers.trainers.attempts.step_attempts import Attempts
 from workers.trainers.replayed_rows import Replay
-from workers.trainers.run import checkpoints, ranks
+from workers.trainers.run import checkpoints, ranks, run_spec
 from workers.trainers.run.kept_attempts import Keeper
 from workers.trainers.run.run_directory import Run
 from workers.trainers.run.run_failures import TrainingError
@@ -53,7 +53,7 @@ def build(
     """TRL's trainer, ready to learn from the run's attempts, and these. Raises TrainingError."""
     spec = run.spec
     tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train])
-    judge = Judge(env, spec.reward)
+    judge = Judge(env, spec.reward, run_spec.runners(spec))
     rewards = Rewards(judge, tasks, spec.seed, Penalties.of(spec.settings))
     curriculum = Curriculum(run.path / checkpoints.PLACE) if spec.settings.get("curriculum") else None
     batches = -(-spec.settings["steps"] // spec.settings["num_iterations"])

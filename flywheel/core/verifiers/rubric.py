@@ -122,19 +122,20 @@ def is_rubric(spec: Mapping[str, Any]) -> bool:
     return spec.get("kind") == KIND
 
 
-def _has_parts(spec: Mapping[str, Any]) -> bool:
+def has_parts(spec: Mapping[str, Any]) -> bool:
+    """Whether it is a verifier that people composed, or a recipe."""
     return spec.get("kind") in (KIND, REWARD)
 
 
 def needs(spec: Mapping[str, Any]) -> frozenset[str]:
     """The runners that the parts of a verifier or a recipe need, whatever its environment does. Raises
     VerifierError."""
-    return read(spec).needs if _has_parts(spec) else frozenset()
+    return read(spec).needs if has_parts(spec) else frozenset()
 
 
 def judges(spec: Mapping[str, Any]) -> dict[str, Part]:
     """The parts of a verifier or a recipe that are judges, by the digest of their settings. Raises VerifierError."""
-    parts = read(spec).parts if _has_parts(spec) else ()
+    parts = read(spec).parts if has_parts(spec) else ()
     return {part_digest(part.settings): part for part in parts if part.type == "judge"}
 
 

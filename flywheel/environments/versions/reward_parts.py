@@ -1,4 +1,5 @@
-"""Reward models that verifiers ask: looked up by name, frozen by their weights, refused where their canaries fail."""
+"""Reward models that verifiers and recipes ask: looked up by name, frozen by their weights, refused where their
+canaries fail."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +13,12 @@ KIND = "reward_model"
 
 
 def frozen(project: Project, verifier: Mapping[str, Any]) -> dict[str, Any]:
-    """The verifier with the digest of the weights in each part that asks a reward model.
+    """The verifier, or the recipe, with the digest of the weights in each part that asks a reward model.
 
     Raises VerifierError for one that is not there, that has other weights than the part says, that failed a canary,
     or that would pass answers that nobody wants.
     """
-    if not rubric.is_rubric(verifier):
+    if not rubric.has_parts(verifier):
         return dict(verifier)
     read = rubric.read(verifier).parts
     rows = zip(verifier["parts"], read, strict=True)
@@ -25,8 +26,8 @@ def frozen(project: Project, verifier: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def models_of(project: Project, verifier: Mapping[str, Any]) -> dict[str, RewardModel]:
-    """The reward models that a verifier asks, by the digest of their weights; those that are still there."""
-    parts = rubric.read(verifier).parts if rubric.is_rubric(verifier) else ()
+    """The reward models that a verifier or a recipe asks and that are still there, by the digest of their weights."""
+    parts = rubric.read(verifier).parts if rubric.has_parts(verifier) else ()
     digests = [part.settings.get("digest", "") for part in parts if part.type == KIND]
     rows = RewardModel.objects.filter(project=project, weights__digest__in=digests).select_related("weights", "base")
     return {row.weights.digest: row for row in rows}

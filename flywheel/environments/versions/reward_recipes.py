@@ -12,6 +12,7 @@ from flywheel.core.digests import digest
 from flywheel.core.verifiers import rubric
 from flywheel.environments.models import RewardRecipe
 from flywheel.environments.proofs import judge_endpoints
+from flywheel.environments.versions import reward_parts
 from flywheel.environments.versions.environment_versions import check_name
 
 _FORM = re.compile(r"(?P<name>[\w-]+)(?:@(?P<number>\d{1,9}))?", re.ASCII)
@@ -27,6 +28,7 @@ def reward_recipe(
     spec = {"kind": rubric.REWARD, "parts": parts}
     rubric.read(spec)
     judge_endpoints.check(project, spec)
+    parts = reward_parts.frozen(project, spec)["parts"]
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     newest, content = project.reward_recipes.filter(name=name).order_by("-number").first(), digest(parts)
     if newest and newest.digest == content:

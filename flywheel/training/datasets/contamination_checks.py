@@ -162,10 +162,10 @@ def datasets_of(version: Version) -> list[Dataset]:
     return list(Dataset.objects.filter(learnt).distinct().order_by("pk"))
 
 
-def learnt_by_reward(task_set: TaskSet) -> list[Dataset]:
-    """Everything that the reward models of a set's verifier learnt from, and the versions that they began with."""
-    version = task_set.environment_version
-    models = reward_parts.models_of(task_set.project, version.verifier).values()
+def learnt_by_reward(project: Project, spec: Mapping[str, Any]) -> list[Dataset]:
+    """Everything that the reward models of a verifier or a recipe learnt from, and the versions that they began
+    with."""
+    models = reward_parts.models_of(project, spec).values()
     runs = TrainingRun.objects.filter(reward_model__in=list(models))
     own = list(Dataset.objects.filter(training_runs__in=runs).distinct().order_by("pk"))
     return own + [dataset for model in models for dataset in datasets_of(model.base) if dataset not in own]

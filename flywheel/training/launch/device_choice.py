@@ -6,7 +6,7 @@ from typing import Any
 from flywheel.accounts.models import WorkerDevice
 from flywheel.core import recipes
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import TaskSet
+from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.system import devices, env
 from flywheel.training.launch.launch_estimate import expected_questions
 
@@ -23,7 +23,9 @@ def device_label(settings: dict[str, Any]) -> str:
     return next((label for label in devices.LOCAL if label in alive), "")
 
 
-def refuse_cluster(algorithm: str, settings: dict[str, Any], task_sets: Sequence[TaskSet]) -> None:
+def refuse_cluster(
+    algorithm: str, settings: dict[str, Any], task_sets: Sequence[TaskSet], recipe: RewardRecipe | None = None
+) -> None:
     """Raise Refused where a run cannot train on the Ray cluster."""
     if not env.ray_address():
         raise Refused("no Ray cluster is set; the operator names it by FLYWHEEL_RAY_ADDRESS", field="settings.device")
@@ -33,7 +35,7 @@ def refuse_cluster(algorithm: str, settings: dict[str, Any], task_sets: Sequence
             "trainer",
             field="settings.device",
         )
-    if expected_questions(algorithm, settings, task_sets, None):
+    if expected_questions(algorithm, settings, task_sets, None, recipe):
         raise Refused(
             "its judges and tool servers are asked by the worker, which a job on a Ray cluster does not reach; train "
             "on another device",

@@ -20,7 +20,7 @@ from flywheel.core.text.number_words import percent
 from flywheel.core.verifiers import rubric
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.models import RewardRecipe, Split, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks
@@ -188,23 +188,30 @@ class Asked:
 
 
 def expected_questions(
-    algorithm: str, settings: Mapping[str, Any], task_sets: Sequence[TaskSet], baseline: EvalRun | None
+    algorithm: str,
+    settings: Mapping[str, Any],
+    task_sets: Sequence[TaskSet],
+    baseline: EvalRun | None,
+    recipe: RewardRecipe | None = None,
 ) -> Asked | None:
     """Return what a run asks of judges, tool servers and models beside the policy, at most; None where it asks none."""
     versions = [task_set.environment_version for task_set in task_sets]
     judges = [len(rubric.judges(version.verifier)) for version in versions]
     elsewhere = [kinds.players(each.environment.kind, each.config) & ELSEWHERE for each in versions]
-    if not any(judges) and not any(elsewhere):
+    by_recipe = len(rubric.judges(recipe.spec)) if recipe else 0
+    if not any(judges) and not any(elsewhere) and not by_recipe:
         return None
     steps, attempts = settings["steps"], 0
     if ALGORITHMS[algorithm].practises:
         attempts = settings["batch_size"] * -(-steps // settings.get("num_iterations", 1))
         attempts *= 1 + (settings.get("max_resamples", 0) if settings.get("dynamic_sampling") else 0)
-    judgements, beside = attempts * max(judges), 0
+    judgements, beside = attempts * (max(judges) + by_recipe), 0
     for task_set, count in zip(task_sets, judges, strict=True):
         asked = _asked_on_the_way(task_set, settings)
         beside, judgements = beside + asked, judgements + asked * count
-    each = _paid_for_an_attempt(baseline, any(judges), any("simulator" in found for found in elsewhere))
+    each = None
+    if not by_recipe:  # whose judges no eval has paid
+        each = _paid_for_an_attempt(baseline, any(judges), any("simulator" in found for found in elsewhere))
     servers = [server_of(envs.build(row.environment.kind, row.config, row.verifier)) for row in versions]
     return Asked(
         attempts + beside,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flywheel.agents.models import Version
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Suite, TaskSet
+from flywheel.environments.models import RewardRecipe, Suite, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.models import ContaminationCheck, Dataset, TrainingRun
@@ -39,10 +39,15 @@ class _Pair:
 
 
 def _pairs(
-    base: Version, dataset: Dataset, task_set: TaskSet, teacher: Version | None, replay: Dataset | None
+    base: Version,
+    dataset: Dataset,
+    task_set: TaskSet,
+    teacher: Version | None = None,
+    replay: Dataset | None = None,
+    recipe: RewardRecipe | None = None,
 ) -> Iterator[_Pair]:
-    """The data and all that base, teacher and the verifier's reward models learnt from beside the tasks that measure
-    the run, and the data beside the regression suites of the base's agent."""
+    """The data and all that base, teacher and the reward models of verifier and recipe learnt from beside the tasks
+    that measure the run, and the data beside the regression suites of the base's agent."""
     data = {"dataset": dataset} | ({"replay": replay} if replay else {})
     for field, rows in data.items():
         yield _Pair(rows, task_set, field)
@@ -50,9 +55,10 @@ def _pairs(
         yield _Pair(earlier, task_set, "base")
     for earlier in contamination_checks.datasets_of(teacher) if teacher else ():
         yield _Pair(earlier, task_set, "teacher")
-    for each in dataset.task_sets or [task_set]:
-        for earlier in contamination_checks.learnt_by_reward(each):
-            yield _Pair(earlier, task_set, "task_set")
+    rewards = [("task_set", each.environment_version.verifier) for each in dataset.task_sets or [task_set]]
+    for field, spec in [*rewards, *([("reward", recipe.spec)] if recipe else ())]:
+        for earlier in contamination_checks.learnt_by_reward(task_set.project, spec):
+            yield _Pair(earlier, task_set, field)
     for suite in suite_definitions.present(base.agent):
         for field, rows in data.items():
             yield _Pair(rows, suite.task_set, field, suite)
@@ -64,9 +70,10 @@ def refuse_at_hand(
     task_set: TaskSet,
     teacher: Version | None = None,
     replay: Dataset | None = None,
+    recipe: RewardRecipe | None = None,
 ) -> None:
     """Raise Refused for what is known to be in the way without waiting."""
-    pairs = list(_pairs(base, dataset, task_set, teacher, replay))
+    pairs = list(_pairs(base, dataset, task_set, teacher, replay, recipe))
     data = {pair.dataset.pk: pair.dataset for pair in pairs}
     checks = {(pk, check.task_set_id): check for pk in data for check in contamination_checks.at_hand(data[pk])}
     for pair in pairs:
@@ -77,7 +84,7 @@ def refuse_at_hand(
 
 def refusal(run: TrainingRun, tell: contamination_checks.Tell = lambda: None) -> str:
     """Why the run may not train; empty when it may. What `tell` raises ends it, and what was found by then is kept."""
-    for pair in _pairs(run.base, run.dataset, run.task_set, run.teacher, run.replay):
+    for pair in _pairs(run.base, run.dataset, run.task_set, run.teacher, run.replay, run.reward_recipe):
         if problem := pair.problem(contamination_checks.checked(pair.dataset, pair.task_set, tell)):
             return problem
     return ""

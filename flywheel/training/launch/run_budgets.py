@@ -19,7 +19,7 @@ from flywheel.core.envs.worlds import stand_ins
 from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused
 from flywheel.edge.schema_form import json_or_text
-from flywheel.environments.models import TaskSet
+from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.runs import run_budget
 from flywheel.training.models import TrainingRun
@@ -35,18 +35,24 @@ def check(value: Mapping[str, Any]) -> dict[str, float]:
     return run_budget.limits(value, UNITS)
 
 
-def check_dollars(budget: Mapping[str, Any], task_sets: Sequence[TaskSet], device_hour: float | None) -> None:
+def check_dollars(
+    budget: Mapping[str, Any],
+    task_sets: Sequence[TaskSet],
+    device_hour: float | None,
+    recipe: RewardRecipe | None = None,
+) -> None:
     """Raise Refused for a limit of dollars that cannot be kept: nobody is paid and a device-hour has no price, or
     nobody knows what somebody takes."""
     if "usd" not in budget:
         return
     versions = [task_set.environment_version for task_set in task_sets]
-    is_paid = any(rubric.judges(each.verifier) or stand_ins.simulator_of(each.config) for each in versions)
+    asking = [(each.config, each.verifier) for each in versions] + ([({}, recipe.spec)] if recipe else [])
+    is_paid = any(rubric.judges(spec) or stand_ins.simulator_of(config) for config, spec in asking)
     if not is_paid and device_hour is None:
         problem = "nobody is paid in this run, and a device-hour has no price under Settings › Prices"
         raise Refused(f"{problem}; limit minutes or tokens", field="budget.usd")
-    for version in versions:
-        if unpriced := judge_endpoints.unpriced(version.environment.project, version.config, version.verifier):
+    for config, spec in asking:
+        if unpriced := judge_endpoints.unpriced(task_sets[0].project, config, spec):
             raise Refused(f"{unpriced}; or limit minutes or tokens", field="budget.usd")
 
 

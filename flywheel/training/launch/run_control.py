@@ -124,7 +124,7 @@ def submit(
         forecast=launch_estimate.frozen_forecast(
             base, request.algorithm, chosen["settings"], chosen["tuning"], dataset, task_set, request.teacher
         ),
-        outside_calls=_expected(request.algorithm, chosen, dataset.task_sets or [task_set]),
+        outside_calls=_expected(request, chosen, dataset.task_sets or [task_set]),
         total=chosen["settings"]["steps"],
         sweep=sweep,
         stage=request.stage,
@@ -156,7 +156,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     if settings.get("rollouts") == recipes.VLLM:
         _refuse_server(base, tuning, settings)
     if settings["device"] == device_choice.RAY:
-        device_choice.refuse_cluster(request.algorithm, settings, task_sets)
+        device_choice.refuse_cluster(request.algorithm, settings, task_sets, request.reward)
     if settings.get("step_rewards"):
         _refuse_judged_turns(task_sets)
     if request.has_all_settings:
@@ -207,11 +207,11 @@ def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor
         raise Refused(f"{problem}; build one for {request.base}", field="dataset")
     if request.replay is not None:
         _check_replay(request, algorithm, dataset, request.replay)
-    leak_refusals.refuse_at_hand(request.base, dataset, task_set, request.teacher, request.replay)
+    leak_refusals.refuse_at_hand(request.base, dataset, task_set, request.teacher, request.replay, request.reward)
     sets = dataset.task_sets or [task_set]
     _check_recipe(algorithm, sets, request.reward)
     _refuse_silence(algorithm, sets)
-    run_budgets.check_dollars(request.budget, sets, model_prices.hour_of(task_set.project_id))
+    run_budgets.check_dollars(request.budget, sets, model_prices.hour_of(task_set.project_id), request.reward)
     return dataset
 
 
@@ -254,8 +254,10 @@ def check_environment_weights(request: LaunchRequest, dataset: Dataset) -> dict[
         raise Refused(error.problem, field=error.field) from error
 
 
-def _expected(algorithm: str, chosen: dict[str, Any], task_sets: Sequence[TaskSet]) -> dict[str, Any]:
-    found = launch_estimate.expected_questions(algorithm, chosen["settings"], task_sets, chosen["baseline"])
+def _expected(request: LaunchRequest, chosen: dict[str, Any], task_sets: Sequence[TaskSet]) -> dict[str, Any]:
+    found = launch_estimate.expected_questions(
+        request.algorithm, chosen["settings"], task_sets, chosen["baseline"], request.reward
+    )
     return {"expected": found.to_json()} if found else {}
 
 
@@ -390,13 +392,12 @@ def _check_recipe(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet], re
         return
     if not algorithm.is_reinforced:
         raise Refused(f"{algorithm.label} learns from no reward; choose a recipe with GRPO and its kin", field="reward")
-    if "judge" in recipe.rubric.needs:  # no forecast counts it, and no canary meets it before the first step
-        raise Refused(f"{recipe} asks an LLM judge, which only a verifier may; put the judge there", field="reward")
     for task_set in task_sets:
         version = task_set.environment_version
         if recipe.project_id != task_set.project_id:
             raise Refused(f"{recipe} belongs to another project", field="reward")
         try:
+            judge_endpoints.check(task_set.project, recipe.spec)
             check_parts(build(version.environment.kind, version.config, version.verifier), recipe.rubric)
         except VerifierError as error:
             raise Refused(f"{recipe} does not go with {version}: {error}", field="reward") from error

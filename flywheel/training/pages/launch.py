@@ -211,7 +211,11 @@ def _forecast(
         "fitting": _fitting(memory),
         "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name, operations),
         "asked": launch_estimate.expected_questions(
-            form.known.name, form.settings_now, (dataset.task_sets if dataset else []) or [task_set], baseline
+            form.known.name,
+            form.settings_now,
+            (dataset.task_sets if dataset else []) or [task_set],
+            baseline,
+            form.cleaned_data.get("reward"),
         ),
     }
 

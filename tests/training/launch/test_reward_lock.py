@@ -103,7 +103,7 @@ def test_a_recipe_that_the_run_cannot_learn_from_is_refused(locked: Room) -> Non
     with pytest.raises(Refused, match="SFT learns from no reward"):
         locked.launch(reward=recipe(locked))
     for part, said in (
-        ({"type": "judge", "criteria": "good", "model": "m"}, "short@2 asks an LLM judge, which only a verifier may"),
+        ({"type": "judge", "criteria": "good", "model": "m"}, "the reward recipe short@2 judges by parts of its own"),
         ({"type": "state"}, "short@3 does not go with .*: parts.2.type: this environment keeps no state"),
         ({"type": "python", "source": "def verify(trace, target):\n    return 1.0\n"}, "parts of its own"),
     ):

@@ -19,6 +19,7 @@ from django.db import connections
 
 from flywheel.core import envs
 from flywheel.core.envs import kinds
+from flywheel.core.envs.wrappers.rubric_environment import Judged
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.core.verifiers import GymError, Runners, Verdict, WorldError, rubric
 from flywheel.core.verifiers.rubric import Part
@@ -78,11 +79,13 @@ def judges_of(run: TrainingRun) -> dict[str, tuple[str, Part]]:
     """The parts that are judges in whatever judges the run's attempts, by a name of their own, each with its digest.
     Nothing else may its trainer have judged."""
     found: dict[str, tuple[str, Part]] = {}
-    for task_set in run.task_sets:
-        version = task_set.environment_version
-        for digest, part in rubric.judges(version.verifier).items():
+    versions = [task_set.environment_version for task_set in run.task_sets]
+    asking = [(version.environment.name, version.verifier) for version in versions]
+    asking += [(run.reward_recipe.name, run.reward_recipe.spec)] if run.reward_recipe else []
+    for name, spec in asking:
+        for digest, part in rubric.judges(spec).items():
             is_taken = found.get(part.name, (digest, part))[0] != digest
-            found[f"{version.environment.name}.{part.name}" if is_taken else part.name] = digest, part
+            found[f"{name}.{part.name}" if is_taken else part.name] = digest, part
     return found
 
 
@@ -177,14 +180,17 @@ def _environment(task_set: TaskSet, runners: Runners | None = None) -> envs.Envi
 
 def _meet(run: TrainingRun, runners: Runners) -> None:
     """Ask each of them once. Raises JudgeError, WorldError and GymError."""
+    recipe = run.reward_recipe.rubric if run.reward_recipe and "judge" in run.reward_recipe.rubric.needs else None
     for task_set in run.task_sets:
-        if not _needs(task_set) & ELSEWHERE:
+        if not _needs(task_set) & ELSEWHERE and recipe is None:
             continue
         members = task_set.members.filter(split__in=(Split.TRAIN, Split.HELD_OUT)).select_related("task")
         member = members.order_by("-split", "task__number").first()  # a train task where there are some
         assert member is not None, "no set is frozen without tasks"
         env, task = _environment(task_set, runners), core_task(member.task)
-        if (judge := attempt_verdicts.judge_of(env)) is not None:
-            judge.recall(attempt_verdicts.questions(env, [(task, env.reset(task, 0))]))
-        project_judges.refuse(env)
+        by_recipe = [Judged(env.own if isinstance(env, Judged) else env, recipe, runners)] if recipe else []
+        for asking in (env, *by_recipe):
+            if (judge := attempt_verdicts.judge_of(asking)) is not None:
+                judge.recall(attempt_verdicts.questions(asking, [(task, env.reset(task, 0))]))
+            project_judges.refuse(asking)
         gym_sessions.meet(env, task)

@@ -147,9 +147,10 @@ def _sources(run: TrainingRun) -> dict[str, Any]:
 
 
 def _reward_models(run: TrainingRun) -> dict[str, dict[str, str]]:
-    """The reward models that the run's verifiers ask, by the digest that their parts have of them."""
-    versions = [task_set.environment_version for task_set in run.task_sets]
-    found = [reward_parts.models_of(run.project, version.verifier) for version in versions]
+    """The reward models that the run's verifiers and its recipe ask, by the digest that their parts have of them."""
+    asking = [task_set.environment_version.verifier for task_set in run.task_sets]
+    asking += [run.reward_recipe.spec] if run.reward_recipe else []
+    found = [reward_parts.models_of(run.project, spec) for spec in asking]
     return {digest: _source(model.weights) for each in found for digest, model in each.items()}
 
 

@@ -21,7 +21,7 @@ from flywheel.core.envs.policy_rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.envs.wrappers.rubric_environment import case_of
 from flywheel.core.traces import Message, Trace
-from flywheel.core.verifiers import Verdict, one_by_one
+from flywheel.core.verifiers import Runners, Verdict, one_by_one
 from flywheel.core.verifiers.rubric import Rubric
 from workers.judging import attempt_verdicts, broker_line
 from workers.trainers.run.run_directory import Run
@@ -40,8 +40,9 @@ class Judge:
     """Verdicts over attempts, each given once however often the policy makes it. One without a score holds for its step
     alone: what was too slow or crashed need not be so again."""
 
-    def __init__(self, env: Environment, recipe: Rubric | None = None) -> None:
-        self.env, self.recipe = env, recipe
+    def __init__(self, env: Environment, recipe: Rubric | None = None, runners: Runners | None = None) -> None:
+        """`runners` are those whom the recipe's parts ask; without them it asks nobody."""
+        self.env, self.recipe, self.runners = env, recipe, runners or Runners()
         self._verdicts: dict[tuple[str, str], Verdict] = {}
         self._earned: dict[tuple[str, str, int], Verdict] = {}
         self._dead_steps = 0
@@ -70,6 +71,9 @@ class Judge:
             self._earned.clear()
         each = zip(keys, zip(rollouts, verdicts, strict=True), strict=True)
         new = {key: pair for key, pair in each if key not in self._earned}
+        told = grouped(self.env, [rollout for rollout, _ in new.values()], lambda rollout: rollout.task)
+        written = [(rollout.messages, env.tools) for _, env, own in told for rollout in own]
+        attempt_verdicts.score_at_once(self.recipe, self.runners, written)
         do = attempt_verdicts.at_once if self.recipe.needs else one_by_one
         found = dict(zip(new, do(lambda pair: self._by_recipe(*pair), list(new.values())), strict=True))
         _refuse_lost()
@@ -82,8 +86,7 @@ class Judge:
             return verdict
         ((_, env, _),) = grouped(self.env, [rollout], lambda item: item.task)
         trace = Trace.from_messages("", rollout.messages)
-        runners = broker_line.runners()
-        return self.recipe.verdict(case_of(env, rollout.task, trace, verdict, runners, rollout.tokens_out))
+        return self.recipe.verdict(case_of(env, rollout.task, trace, verdict, self.runners, rollout.tokens_out))
 
     def unscored(self, verdicts: Sequence[Verdict]) -> float:
         """The share of a step's verdicts without a score. Raises TrainingError when steps on end have only such."""

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.errors import FieldError
 from flywheel.core.evidence import compared_items, contamination
-from flywheel.core.verifiers import VerifierError, rubric
+from flywheel.core.verifiers import Runners, VerifierError, rubric
 from workers.judging import broker_line
 from workers.judging.reward_models import RewardModels, load_here
 from workers.trainers.run.run_failures import TrainingError
@@ -108,14 +109,24 @@ def read(directory: Path, trainer: str) -> Spec:
     return spec
 
 
+def runners(spec: Spec) -> Runners:
+    """Those whom verifiers and a recipe ask: the worker's broker, and the run's reward models."""
+    models = _models(tuple((digest, source.path) for digest, source in spec.reward_models.items()))
+    return replace(broker_line.runners(), reward_model=models)
+
+
+@lru_cache(maxsize=1)
+def _models(places: tuple[tuple[str, Path], ...]) -> RewardModels:
+    """The same ones for the verifier and the recipe, so that none is in memory twice."""
+    return RewardModels(dict(places), load_here)
+
+
 def environment(spec: Spec) -> Environment:
     try:
         asked = spec.environment
         agent = AgentConfig.from_json(asked["agent"]) if "agent" in asked else None
         config, verifier = asked.get("config", {}), asked.get("verifier", {})
-        places = {digest: source.path for digest, source in spec.reward_models.items()}
-        runners = replace(broker_line.runners(), reward_model=RewardModels(places, load_here))
-        env = build(asked.get("kind", ""), config, verifier, runners, agent)
+        env = build(asked.get("kind", ""), config, verifier, runners(spec), agent)
     except VerifierError as error:
         raise TrainingError("bad_spec", f"environment: {error}") from error
     except KeyError as error:

@@ -11,11 +11,12 @@ from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.accounts.project_settings.provider_keys import enter
 from flywheel.edge.jobs import State
 from flywheel.environments.models import JudgeMemory
+from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build
-from tests.workers.jobs.training.test_training_runs import Launch, carry_out, launched, log_of
+from tests.workers.jobs.training.test_training_runs import Launch, carry_out, launched, log_of, version
 from tests.workers.judge_server import JudgeServer, judge_server
-from tests.workers.judging.test_project_judges import books, judged
+from tests.workers.judging.test_project_judges import JUDGE, books, judged
 from workers.jobs.training import run_broker
 from workers.jobs.training.trainer_process import TrainingFailed
 from workers.judging import llm_judge
@@ -54,6 +55,24 @@ def test_a_judge_is_a_reward_and_its_key_stays_with_the_worker(
     assert run.points.filter(kind=Point.Kind.EVAL, values__unscored=0).count() == 3
     for path in run.directory.rglob("*"):
         assert not path.is_file() or b"sk-judge-of-ours" not in path.read_bytes(), path
+
+
+def test_a_recipe_asks_judges_of_its_own(launched: Launch, build: Build, server: JudgeServer) -> None:
+    base, task_set = version(build), build.task_set(train=6, held_out=5)
+    parts = [{"type": "environment", "name": "task", "weight": 1}, {**JUDGE, "weight": 1}]
+    recipe, _ = reward_recipe(project=build.cast.project, name="both", parts=parts, actor=Actor(build.cast.builder))
+    build.overridden(base, task_set, recipe)
+    run = launched(algorithm="grpo", steps=2, base=base, task_set=task_set, reward=recipe)
+    expected = run.outside_calls["expected"]
+    assert (expected["judgements"], expected["usd"]) == (16, None), "its curves are the verifier's"
+    carry_out(run)
+    assert run.state == State.SUCCEEDED, run.error
+    figures = run.points.get(kind=Point.Kind.STEP, step=2).values
+    assert {"reward/task", "reward/right"} <= set(figures)
+    assert figures["unscored"] == 0
+    report = run.outside_calls["judges"]["right"]
+    assert 0 < report["judged"] <= expected["judgements"]
+    assert report["canaries"] == 10
 
 
 def test_a_judge_that_can_be_talked_round_ends_the_run_before_it_learns(

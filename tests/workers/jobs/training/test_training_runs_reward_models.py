@@ -14,6 +14,7 @@ from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion, TaskSet
 from flywheel.environments.versions.environment_versions import environment_version
+from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.evals.models import EvalRun
 from flywheel.training.models import Dataset, Point, TrainingRun
 from flywheel.training.runs import kept_checkpoints
@@ -107,3 +108,12 @@ def test_it_is_trained_judges_in_an_eval_and_rewards_in_training(launched: Launc
     assert {"reward_mean", "reward/liked"} <= set(metrics)
     assert metrics["unscored"] == 0
     assert practised.points.filter(kind=Point.Kind.EVAL).latest("step").values["n"] == 4
+
+    part = {"name": "liked", "type": "reward_model", "model": str(made), "least": 0.98, "weight": 1}
+    recipe, _ = reward_recipe(project=cast.project, name="liked", parts=[part], actor=Actor(cast.builder))
+    assert recipe.parts[0]["digest"] == made.weights.digest
+    build.overridden(base, task_set, recipe)
+    settings = {"num_generations": 4}
+    by_recipe = carried_out(launched(2, "grpo", task_set, base=base, reward=recipe, settings=settings))
+    metrics = by_recipe.points.filter(kind=Point.Kind.STEP).latest("step").values
+    assert ("reward/liked" in metrics, metrics["unscored"]) == (True, 0)
