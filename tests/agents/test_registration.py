@@ -17,9 +17,9 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
+from flywheel.agents import model_archives
 from flywheel.agents.artifacts import store
 from flywheel.agents.models import Agent, Version
-from flywheel.agents.pages import forms
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.registration import make_version
 from flywheel.agents.version_changes import changes
@@ -172,7 +172,7 @@ def test_weights_are_uploaded(build: Build, cast: Cast, sign_in: SignIn, monkeyp
         assert answer.status_code == 422
         assert says in answer.content.decode()
     assert client.post(new_version(build), filled(**own)).status_code == 422
-    monkeypatch.setattr(forms, "UPLOAD_MAX_BYTES", 10)
+    monkeypatch.setattr(model_archives, "MAX_BYTES", 10)
     answer = client.post(new_version(build), filled(**own, weights_files=files(**good)))
     assert "manage.py add_version" in answer.content.decode()
     monkeypatch.undo()

@@ -91,12 +91,13 @@ def at(environment: Environment) -> str:
 
 
 def test_a_draft_is_the_rubric_that_it_was_read_from(build: Build) -> None:
-    spec = {"kind": "rubric", "parts": PARTS}
+    parts = [*PARTS, {"type": "reward_model", "name": "liked", "weight": 1, "model": "likes@2", "least": 0.75}]
+    spec = {"kind": "rubric", "parts": parts}
     version = EnvironmentVersion(environment=build.environment(), number=2, config={}, verifier=spec)
     draft = Draft.of(version, [4, 7])
     assert read(draft.spec) == read(spec)
     assert draft.numbers == [4, 7]
-    assert read(Draft.read(sent(PARTS)).spec) == read(spec)
+    assert read(Draft.read(sent(parts)).spec) == read(spec)
     judging = {name for name, kind in rubric_parts.PARTS.items() if not kind.only_shapes}
     assert {line.type for line in draft.lines} == judging - {"state"}
 
