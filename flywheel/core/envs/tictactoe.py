@@ -7,9 +7,9 @@ is worth 1, a draw 0.5, a loss or a game not finished 0; the right form adds up 
 
 Config: `{"system_prompt": str, "max_turns": int, "token_limit": int}`, all optional. Verifier: `{"kind": "tictactoe"}`.
 State: `{"starts": "X" or "O", "random_share": p, "seed": n}`: how often the opponent moves at random, the rest of its
-moves being the best there are. With `"begun": [cells]` these moves of X are made already, and the policy goes on from
-there: what a move is worth is told sooner than what a game is. Target: `{"best": "win" or "draw"}`, the most that can
-be had of this very opponent from there.
+moves being the best there are. With `"begun": [cells]` these moves of X are made already, and the policy is shown the
+position that they led to: what a move is worth is told sooner than what a game is. Target: `{"best": "win" or "draw"}`,
+the most that can be had of this very opponent from there.
 
 The opponent is a function of the task's seed and of the board: whoever brings about the same board gets the same reply,
 in whatever order games are played. Among moves that are equally good it chooses at random; taking the first lets a
@@ -83,11 +83,7 @@ class TicTacToe:
         self.system_prompt: str = config.get("system_prompt", "") or SYSTEM_PROMPT
 
     def reset(self, task: Task, seed: int) -> list[Message]:
-        messages = [Message("system", self.system_prompt), Message("user", shown(Game(_opening(task.state))))]
-        for cell in task.state.get("begun", ()):
-            messages.append(move(cell))
-            messages += self.respond(task, messages, seed)
-        return messages
+        return [Message("system", self.system_prompt), Message("user", shown(Game(_position(task.state))))]
 
     def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
         game = replay(task, messages)
@@ -194,17 +190,14 @@ def shown(game: Game) -> str:
 
 
 def replay(task: Task, messages: Sequence[Message], max_turns: int = 10**6) -> Game:
-    """The game that the policy's answers make, after the moves that were made for it. Nothing else in the conversation
-    is looked at."""
-    game = Game(_opening(task.state))
-    said = [message.content for message in messages if message.role == "assistant"]
-    begun = len(task.state.get("begun", ()))
-    for place, text in enumerate(said[: begun + max_turns]):
+    """The game that the policy's answers make, from the position that it begins in. Nothing else in the conversation is
+    looked at."""
+    game = Game(_position(task.state))
+    for text in [message.content for message in messages if message.role == "assistant"][:max_turns]:
         if game.result:
             break
-        if place >= begun:
-            game.answers += 1
-            game.formed += _FORM.fullmatch(text) is not None
+        game.answers += 1
+        game.formed += _FORM.fullmatch(text) is not None
         named = _MOVE.findall(text)
         free = free_cells(game.board)
         if len(named) == 1 and len(named[0]) == 1 and int(named[0]) in free:

@@ -255,9 +255,11 @@ def test_a_game_may_begin_where_the_next_move_matters() -> None:
     assert {len(task.state["begun"]) for task in tasks} == {1, 2, 3}
     for task in tasks[:40]:
         opening = ENV.reset(task, 0)
-        assert sum(message.role == "assistant" for message in opening) == len(task.state["begun"])
-        assert opening[-1].role == "user"
-        ends = {(worth > 0) - (worth < 0) for _, worth in game.values(game.replay(task, opening).board, "X")}
+        board = game.replay(task, opening).board
+        assert [message.role for message in opening] == ["system", "user"]
+        assert opening[-1].content == game.shown(game.Game(board))
+        assert all(board[cell] == "X" for cell in task.state["begun"])
+        ends = {(worth > 0) - (worth < 0) for _, worth in game.values(board, "X")}
         assert len(ends) > 1
         said = envs.episode(ENV, task, partial(ENV.solve, task), 0)
         verdict = judge(task, said)
