@@ -9,11 +9,42 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import DynamicCache, GenerationConfig
+from transformers.cache_utils import DynamicLayer
 from transformers.generation.logits_process import LogitsProcessor
 from transformers.generation.stopping_criteria import StoppingCriteria
 
 from flywheel.core.envs.policy_rollouts import ChatRequest
+
+
+class Past:
+    """Keys and values of what a model has read and said in a batch of conversations, so that in their next turn it
+    reads only what is new."""
+
+    def __init__(self) -> None:
+        self.cache: DynamicCache | None = None
+        self.seen: torch.Tensor | None = None
+        """(rows, columns): 1 where a column is a token of its row, 0 where it is padding."""
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether padding between two turns leaves no trace: a window counts it, and a recurrent state has read it."""
+        return self.cache is not None and all(type(layer) is DynamicLayer for layer in self.cache.layers)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Go on with these rows, in this order."""
+        assert self.cache is not None
+        assert self.seen is not None
+        chosen = torch.tensor(rows)
+        self.seen = self.seen[chosen]
+        self.cache.batch_select_indices(chosen)
+
+    def add(self, mask: torch.Tensor, counts: Sequence[int]) -> None:
+        """Take note of a turn: the prompts' columns, and how many of each row's tokens stay in its conversation. The
+        last token that was drawn has not been read."""
+        assert self.cache is not None
+        written = torch.arange(self.cache.get_seq_length() - mask.shape[1]) < torch.tensor(counts)[:, None]
+        self.seen = torch.cat([mask, written.to(mask.dtype)], dim=1)
 
 
 def draw(
@@ -25,15 +56,15 @@ def draw(
     pad: int,
     top_k: int = 0,
     until: Sequence[StoppingCriteria] = (),
+    past: Past | None = None,
 ) -> list[list[int]]:
-    """Return the tokens of each answer, at most as many as its request wants; what comes after one of `ends` is
-    padding. `top_k` draws from so many tokens alone, and from all when it is 0."""
-    width = max(map(len, prompts))
-    ids = torch.full((len(prompts), width), pad, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = torch.tensor(prompt)
-        mask[row, width - len(prompt) :] = 1
+    """Return the tokens of each answer, at most as many as its request wants, up to the first of `ends`. `top_k` draws
+    from so many tokens alone, and from all when it is 0. With a `past` of the same rows, whose tokens the prompts begin
+    with, only what comes after them is read, and the answers become part of it."""
+    if past is not None and past.cache is None:
+        past.cache = DynamicCache(config=model.config)
+    ids, mask = _columns(prompts, pad, None if past is None else past.seen)
+    width = ids.shape[1]
     limits = [request.sampling.max_tokens for request in requests]
     config = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=max(limits),
@@ -50,11 +81,36 @@ def draw(
         output = model.generate(
             input_ids=ids.to(device),
             attention_mask=mask.to(device),
+            past_key_values=None if past is None else past.cache,
             generation_config=config,
             logits_processor=[_Draw(requests, width, device, top_k)],
             stopping_criteria=[_Limits(limits, width, device), *until],
         )
-    return [tokens[:limit] for tokens, limit in zip(output[:, width:].tolist(), limits, strict=True)]
+    drawn = [_ended(tokens[:limit], ends) for tokens, limit in zip(output[:, width:].tolist(), limits, strict=True)]
+    if past is not None and past.can_go_on:
+        past.add(mask, [len(tokens) for tokens in drawn])
+    return drawn
+
+
+def _columns(
+    prompts: Sequence[Sequence[int]], pad: int, seen: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask (rows, columns): first the columns that were seen, whose ids nobody reads any more, then what is new
+    in each prompt, padded on the left."""
+    known = torch.zeros((len(prompts), 0), dtype=torch.long) if seen is None else seen
+    new = [prompt[count:] for prompt, count in zip(prompts, known.sum(1).tolist(), strict=True)]
+    width = known.shape[1] + max(map(len, new))
+    ids = torch.full((len(prompts), width), pad, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    mask[:, : known.shape[1]] = known
+    for row, tokens in enumerate(new):
+        ids[row, width - len(tokens) :] = torch.tensor(tokens)
+        mask[row, width - len(tokens) :] = 1
+    return ids, mask
+
+
+def _ended(tokens: list[int], ends: Collection[int]) -> list[int]:
+    return tokens[: next((place for place, token in enumerate(tokens, 1) if token in ends), len(tokens))]
 
 
 class _Draw(LogitsProcessor):

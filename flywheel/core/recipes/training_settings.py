@@ -90,7 +90,8 @@ _ROWS = [
     ),
     Setting(
         "micro_batch_size", int, 0,
-        "How much of the batch is on the device at once; 0 is all of it. Lower it when memory runs out.",
+        "How much of the batch is on the device at once; 0 is all of it. Lower it when memory runs out, or where "
+        "attempts differ much in length: those of like length are learnt from together.",
         min=0, max=65_536,
     ),
     Setting(

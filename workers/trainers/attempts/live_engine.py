@@ -85,13 +85,23 @@ class LiveEngine:
         asked = [replace(request, seed=folded(request.seed)) for request in requests]
         with undisturbed(self.model), torch.no_grad():
             drawn = generation.draw(
-                self.model, prompts, asked, ends=self._ends, pad=self.tokenizer.pad_token_id, top_k=self.top_k
+                self.model,
+                prompts,
+                asked,
+                ends=self._ends,
+                pad=self.tokenizer.pad_token_id,
+                top_k=self.top_k,
+                past=self._past(requests),
             )
         elapsed_ms = (time.perf_counter() - began) * 1000
         return [
             self._answered(prompt, tokens, (), request, elapsed_ms)
             for prompt, tokens, request in zip(prompts, drawn, requests, strict=True)
         ]
+
+    def _past(self, requests: Sequence[ChatRequest]) -> generation.Past | None:
+        """What the model knows of these conversations already."""
+        return None
 
     def _answered(
         self,
@@ -141,13 +151,17 @@ class EpisodeEngine(LiveEngine):
     def __init__(self, model: Any, tokenizer: Any, batch_size: int, top_k: int = 0) -> None:
         super().__init__(model, tokenizer, batch_size, top_k)
         self._episodes: dict[int, Episode] = {}
+        self._read = list[int](), generation.Past()
+        """The episodes of the last batch, in its order, and what the model has read of them."""
 
     def begin(self) -> None:
         """Forget the episodes so far."""
         self._episodes.clear()
 
     def episode(self, seed: int) -> Episode:
-        """Return the episode of this seed; where nothing could be asked, one token that nobody wrote."""
+        """Return the episode of this seed, which has ended; where nothing could be asked, one token that nobody
+        wrote."""
+        self._read = [], generation.Past()  # its memory is wanted for learning
         found = self._episodes.get(seed >> TURN_BITS)
         if found is not None and found.completion:
             return found
@@ -160,6 +174,18 @@ class EpisodeEngine(LiveEngine):
             if asked.prompt:
                 self._keep(request, asked)
         return [asked.response for asked in answers]
+
+    def _past(self, requests: Sequence[ChatRequest]) -> generation.Past | None:
+        """Of the last batch, where these go on with it; with more episodes than fit into a batch they seldom do."""
+        asked = [request.seed >> TURN_BITS for request in requests]
+        known, past = self._read
+        at = {episode: row for row, episode in enumerate(known)}
+        if past.can_go_on and set(asked) <= set(known):
+            past.select([at[episode] for episode in asked])
+        else:
+            past = generation.Past()
+        self._read = asked, past
+        return past
 
     def _keep(self, request: ChatRequest, asked: Asked) -> None:
         known = self._episodes.setdefault(request.seed >> TURN_BITS, Episode(list(asked.prompt)))

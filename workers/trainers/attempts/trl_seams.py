@@ -1,11 +1,12 @@
 """Uses of TRL's trainers beyond what they promise, in one place; a test holds it to the installed TRL."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import PeftModel
 from torch import Tensor
 
@@ -17,6 +18,7 @@ def play(trainer: Any, attempts: Attempts) -> None:
     have one answer."""
     if hasattr(trainer, "rollout_func"):
         trainer.rollout_func = attempts
+        learn_by_length(trainer)
         return
     taken: dict[str, Any] = {}
 
@@ -26,6 +28,54 @@ def play(trainer: Any, attempts: Attempts) -> None:
 
     trainer._tokenize_prompts = tokenize
     trainer._generate_single_turn = lambda *_: taken["completion_ids"]
+
+
+def learn_by_length(trainer: Any) -> None:
+    """Have a GRPO trainer put attempts of like length into one micro-batch, without the columns that are padding in all
+    of it. TRL shuffles a step's attempts, and one long episode widens them all."""
+    prepare = trainer._prepare_inputs
+
+    def prepared(rows: Any) -> Any:
+        known = trainer._buffered_inputs
+        inputs = prepare(rows)
+        if trainer._buffered_inputs is known:
+            return inputs
+        trainer._buffered_inputs = by_length(trainer._buffered_inputs)
+        return trainer._buffered_inputs[trainer._step % len(trainer._buffered_inputs)]
+
+    trainer._prepare_inputs = prepared
+
+
+def by_length(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a step's equally large parts, as many parts of rows that are alike in length; each without the
+    columns in which no row has a token, but one."""
+    size = len(parts[0]["completion_ids"])
+    whole: dict[str, Any] = {
+        name: torch.cat([part[name] for part in parts]) if _has_rows(value) else value
+        for name, value in parts[0].items()
+    }
+    lengths = whole["prompt_mask"].sum(1) + whole["completion_mask"].sum(1)
+    order = lengths.argsort(stable=True)
+    return [_narrowed(whole, rows) for rows in order.split(size)]
+
+
+def _narrowed(whole: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
+    start = whole["prompt_mask"].shape[1] - int(whole["prompt_mask"][rows].sum(1).max())
+    # Answers that were cut off may be masked altogether.
+    end, width = max(1, int(whole["completion_mask"][rows].sum(1).max())), whole["completion_mask"].shape[1]
+    part: dict[str, Any] = {}
+    for name, value in whole.items():
+        own = value[rows] if _has_rows(value) else value
+        if name in ("prompt_ids", "prompt_mask"):
+            own = own[:, start:]
+        elif _has_rows(value) and own.ndim == 2 and own.shape[1] == width:
+            own = own[:, :end]
+        part[name] = own
+    return part
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
 
 
 def sample_elsewhere(trainer: Any, policy: Any) -> None:

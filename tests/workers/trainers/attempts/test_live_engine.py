@@ -1,6 +1,7 @@
 """Episodes of the policy under training as tokens: what it wrote stays as it was sampled, what came between is what the
 chat template writes there, and each token is known as the policy's or not."""
 
+import contextlib
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -570,6 +571,46 @@ def test_an_episode_is_the_same_alone_and_among_others(model: Any, tokenizer: An
     assert episodes(model, tokenizer, ATTEMPTS[::-1])[::-1] == among
     for asked, it in zip(ATTEMPTS, among, strict=True):
         assert episodes(model, tokenizer, [asked]) == [it]
+
+
+@contextlib.contextmanager
+def reading(model: Any) -> Iterator[list[int]]:
+    """How many columns of tokens each pass within reads."""
+    read: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        yield read
+    finally:
+        hook.remove()
+
+
+def test_a_turn_reads_only_what_is_new_in_its_episode(model: Any, tokenizer: Any) -> None:
+    """Each token of an episode is read once, but for the last one, whatever turn it was written in."""
+    with reading(model) as read:
+        (alone,) = episodes(model, tokenizer, ATTEMPTS[:1])
+    assert alone.mask[alone.mask.index(1) :].count(0) > 10, "it has several turns"
+    assert sum(read) == len(alone.prompt) + len(alone.completion) - 1
+
+
+@pytest.mark.parametrize("batch_size", [2, 8])
+def test_what_was_read_of_an_episode_changes_nothing_in_it(batch_size: int, model: Any, tokenizer: Any) -> None:
+    anew = EpisodeEngine(model, tokenizer, batch_size)
+    anew._past = lambda _: None  # type: ignore[method-assign]
+    play(anew, GAME, ATTEMPTS, WARM)
+    wanted = [anew.episode(seed) for _, _, seed in ATTEMPTS]
+    assert episodes(model, tokenizer, ATTEMPTS, batch_size=batch_size) == wanted
+
+
+def test_a_model_with_a_window_reads_its_episodes_from_their_beginnings(base: Path, tokenizer: Any) -> None:
+    """What a window holds depends on the padding between turns."""
+    layers = {"layer_types": ["sliding_attention"] * 2, "num_hidden_layers": 2, "sliding_window": 16}
+    config = {"use_sliding_window": True, "max_window_layers": 0, "max_position_embeddings": 4096} | layers
+    narrow = AutoModelForCausalLM.from_pretrained(base, **config)
+    with reading(narrow) as read:
+        (alone,) = episodes(narrow, tokenizer, ATTEMPTS[:1])
+    assert sum(read) > len(alone.prompt) + len(alone.completion)
 
 
 @pytest.mark.parametrize("bit", [TURN_BITS, 31, 32, 40, 55])

@@ -9,6 +9,8 @@ from trl.trainer import utils
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 
+from workers.trainers.attempts import trl_seams
+
 MARKED = ("env_mask", "self.rollout_func(prompts, self)", "logprobs")
 
 
@@ -50,6 +52,38 @@ def test_grpo_shuffles_and_splits_whatever_its_scored_attempts_have() -> None:
     assert torch.equal(shuffled["values"][:, 0].long(), shuffled["advantages"])
     halves: Any = utils.split_tensor_dict(batch, 2)
     assert [len(half["values"]) for half in halves] == [2, 2]
+
+
+def test_attempts_of_like_length_share_a_part_without_the_columns_that_are_padding_in_all_of_it() -> None:
+    prompts, answers = [3, 1, 2, 3], [1, 4, 2, 5]
+    prompt = torch.stack([torch.tensor([0] * (3 - length) + [1] * length) for length in prompts])
+    answer = torch.stack([torch.tensor([1] * length + [0] * (6 - length)) for length in answers])
+    number = torch.arange(4)
+    whole = {
+        "prompt_ids": prompt * (number[:, None] + 10),
+        "prompt_mask": prompt,
+        "completion_ids": answer * (number[:, None] + 20),
+        "completion_mask": answer,
+        "advantages": number.float(),
+        "values": number[:, None].expand(4, 6),
+        "num_items_in_batch": torch.tensor(12),
+        "num_images": None,
+    }
+    short, long = trl_seams.by_length(utils.split_tensor_dict(whole, 2))
+    assert (short["advantages"].tolist(), long["advantages"].tolist()) == ([0, 2], [1, 3])
+    assert short["prompt_ids"].tolist() == [[10, 10, 10], [0, 12, 12]]
+    assert short["completion_ids"].tolist() == [[20, 0], [22, 22]]
+    assert (long["values"].shape, long["completion_mask"].shape, long["prompt_mask"].shape) == ((2, 5), (2, 5), (2, 3))
+    assert int(long["num_items_in_batch"]) == 12
+    assert long["num_images"] is None
+    (masked,) = trl_seams.by_length([whole | {"completion_mask": torch.zeros_like(answer)}])
+    assert masked["completion_ids"].shape == (4, 1), "every answer was cut off, and is not learnt from"
+
+
+def test_grpo_keeps_a_steps_attempts_under_the_name_that_they_are_put_in_order_by() -> None:
+    source = inspect.getsource(GRPOTrainer._prepare_inputs)
+    assert "inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]" in source
+    assert source.index("shuffle_sequence_dict(") < source.index("self._buffered_inputs = [")
 
 
 def test_the_fused_head_reads_the_hidden_states_that_the_value_head_reads() -> None:
