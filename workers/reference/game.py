@@ -1,9 +1,11 @@
 """The reference policy for tic-tac-toe: `python -m workers.reference.game OUT_DIR [--steps N]`.
 
-The same size and the same code as the policy of the story (`build.py`), with a vocabulary of its own and another world
-to learn from: the log of an older player, who knows what a board is and seldom more. It plays any free cell as often as
-a good one, and answers in whatever form came to its mind; now and then it names a cell that is taken, or none. So what
-comes out is a base as the talk had one: it can play, mostly loses, and seldom keeps to the form.
+The same size and the same code as the policy of the story (`build.py`), with a vocabulary of its own, in which a cell
+is one token, and another world to learn from: the log of an older player, who sees what is on a board and seldom heeds
+it. It plays any free cell as often as a good one, and answers in whatever form came to its mind; now and then it names
+a cell that is taken, or none. So what comes out is a base as the talk had one: it can play, mostly loses, and seldom
+keeps to the form. It knows the game by the words of `CONFIG`, which are few, as a policy so small reads every one of
+them anew in each answer.
 
 `teacher` is the player whom a policy may learn from: it looks before it moves, errs sometimes, and is not always in
 form.
@@ -17,11 +19,13 @@ from pathlib import Path
 from typing import TextIO
 
 from flywheel.core.envs import Task
-from flywheel.core.envs.tictactoe import SYSTEM_PROMPT, TicTacToe, free_cells, generate, move, put, values, winner_of
+from flywheel.core.envs.tictactoe import TicTacToe, free_cells, generate, move, put, values, winner_of
 from flywheel.core.traces import Message
 from workers.reference.build import Corpus, Talk, build, main, talk
 
-STEPS = 150
+CONFIG = {"system_prompt": "Play X. Say <think>why</think>\n<move>cell</move>"}
+"""Of the environment that the policy plays in."""
+STEPS = 200
 SEED = 5
 FORMED, BARE, WORDS = 0.3, 0.55, 0.15
 """Shares of the forms in the log: as wanted, a move without a thought, and in words, which is no move."""
@@ -37,8 +41,8 @@ def corpus() -> Corpus:
     return Corpus(
         talks=talks,
         texts=lambda: (text for said, _ in zip(talks(), range(500), strict=False) for text, _ in said),
-        # A cell is a token, with the space or the line before it.
-        pattern=r"</?[a-z]+>| ?[A-Za-z]+|[ \n]?[0-9.,]|\s|.",
+        # A cell is a token, with the space or the line before it, and with the comma in a list of them.
+        pattern=r"</?[a-z]+>\n?|,? [0-9]|[ \n]?[XO.0-9](?![A-Za-z0-9])|[ \n]?[A-Za-z]+[.:]?|\s|.",
     )
 
 
@@ -50,7 +54,7 @@ def talks() -> Iterator[Talk]:
 
 
 def _game(task: Task, rng: random.Random) -> Talk:
-    env = TicTacToe({}, {})
+    env = TicTacToe(CONFIG, {})
     messages = env.reset(task, 0)
     turns = []
     for _ in range(env.max_turns):
@@ -61,7 +65,7 @@ def _game(task: Task, rng: random.Random) -> Talk:
         if not reply:
             break
         messages = [*messages, *reply]
-    return talk(SYSTEM_PROMPT, *turns)
+    return talk(env.system_prompt, *turns)
 
 
 def _logged(board: str, rng: random.Random) -> Message:
@@ -73,7 +77,7 @@ def _logged(board: str, rng: random.Random) -> Message:
         cell = rng.choice([other for other in range(9) if other not in free])
     form = rng.random()
     if form < FORMED:
-        return move(cell, f"Cell {cell} is free.")
+        return move(cell, _thought(board))
     if form < FORMED + BARE:
         return Message("assistant", f"<move>{cell}</move>")
     return Message("assistant", f"I take cell {cell}.")
@@ -86,16 +90,16 @@ def teacher(messages: Sequence[Message], seed: int) -> Message:
     cell = rng.choice(free_cells(board)) if rng.random() < ERRS else rng.choice(best_cells(board))
     if rng.random() < FORGETS:
         return Message("assistant", f"<move>{cell}</move>")
-    return move(cell, _thought(board, cell))
+    return move(cell, _thought(board))
 
 
-def _thought(board: str, cell: int) -> str:
-    wins, threats = ([at for at in free_cells(board) if winner_of(put(board, at, player))] for player in "XO")
-    if cell in wins:
-        return f"I win at {cell}."
-    if threats:
-        return f"O wins at {threats[0]}."
-    return "The centre." if cell == 4 else "A corner." if cell in (0, 2, 6, 8) else "A side."
+def _thought(board: str) -> str:
+    """What there is to see on a board: where X wins, else where O would. It is true, whatever is played then."""
+    for player, word in (("X", "Win"), ("O", "Block")):
+        for cell in free_cells(board):
+            if winner_of(put(board, cell, player)):
+                return f"{word} {cell}"
+    return "Free"
 
 
 def board_of(messages: Sequence[Message]) -> str:

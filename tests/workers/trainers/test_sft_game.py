@@ -14,7 +14,7 @@ from tests.workers.trainers.cast import Directory, Start
 from workers.engines.engine_endpoints import open_engine
 from workers.reference import game
 
-ENV = TicTacToe({}, {})
+ENV = TicTacToe(game.CONFIG, {})
 
 
 class Teacher:
@@ -75,7 +75,7 @@ def test_sft_on_filtered_games_teaches_the_form(tmp_path: Path, start: Start) ->
         held_out=False,
         steps=20,
         settings={"batch_size": 8, "learning_rate": 1e-3},
-        environment={"kind": "tictactoe", "config": {}, "verifier": {"kind": "tictactoe"}},
+        environment={"kind": "tictactoe", "config": game.CONFIG, "verifier": {"kind": "tictactoe"}},
     )
     assert start(run).wait() == 0, run.errors()
     before, after = format_of(base), format_of(run.path / "final")
