@@ -66,7 +66,7 @@ REINFORCED = {
     "dynamic_sampling": True,
     "max_resamples": 2,
 }
-"""With the curriculum instead of dynamic sampling four of five tasks rested by step 150, and draws fell from 80 to 73 %:
+"""With the curriculum instead of dynamic sampling four of five tasks rested by step 150, and draws fell from 80 to 73%:
 what rests is forgotten meanwhile."""
 ARMS = {"base": "base", "sft": "after SFT", "rl": "after RL"}
 PARTS = ("win", "draw", "loss", "format", "invalid")
