@@ -158,8 +158,10 @@ def train(base: Path, seeds: Sequence[int]) -> dict[str, Any]:
     )
 
     def generated(count: int, seed: int, options: dict[str, float]) -> "list[Task]":
-        asked = {"environment": place, "actor": Actor(trainer), "count": count, "seed": seed, "options": options}
-        job = story_playback.finished(tasks.submit(**asked, key=uuid.uuid4()), timeout_s=1800)
+        job = tasks.submit(
+            environment=place, actor=Actor(trainer), count=count, seed=seed, key=uuid.uuid4(), options=options
+        )
+        story_playback.finished(job, timeout_s=1800)
         return list(place.tasks.filter(is_proved=True, generation=job).order_by("number"))
 
     proved = generated(360, SEED_OF_TASKS, {})

@@ -595,9 +595,11 @@ def test_a_turn_reads_only_what_is_new_in_its_episode(model: Any, tokenizer: Any
 
 
 @pytest.mark.parametrize("batch_size", [2, 8])
-def test_what_was_read_of_an_episode_changes_nothing_in_it(batch_size: int, model: Any, tokenizer: Any) -> None:
+def test_what_was_read_of_an_episode_changes_nothing_in_it(
+    batch_size: int, model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     anew = EpisodeEngine(model, tokenizer, batch_size)
-    anew._past = lambda _: None  # type: ignore[method-assign]
+    monkeypatch.setattr(anew, "_past", lambda _: None)
     play(anew, GAME, ATTEMPTS, WARM)
     wanted = [anew.episode(seed) for _, _, seed in ATTEMPTS]
     assert episodes(model, tokenizer, ATTEMPTS, batch_size=batch_size) == wanted
