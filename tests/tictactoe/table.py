@@ -62,12 +62,12 @@ REINFORCED = {
     "num_generations": 8,
     "learning_rate": 1e-3,
     "max_completion_length": 24,
-    "entropy_coef": 0.005,
+    "entropy_coef": 0.01,
     "dynamic_sampling": True,
     "max_resamples": 2,
 }
 """With the curriculum instead of dynamic sampling four of five tasks rested by step 150, and draws fell from 80 to 73%:
-what rests is forgotten meanwhile."""
+what rests is forgotten meanwhile. At a rate of 1.2e-3 and half the bonus the entropy fell to 0.08 in 75 steps."""
 ARMS = {"base": "base", "sft": "after SFT", "rl": "after RL"}
 PARTS = ("win", "draw", "loss", "format", "invalid")
 
