@@ -72,9 +72,9 @@ def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
 
 def score_at_once(rubric: Rubric, runners: Runners, written: Sequence[Asked]) -> None:
     """Have a rubric's reward models score all that was written in a few passes, before it is judged one by one."""
-    models = runners.reward_model if "reward_model" in rubric.needs else None
-    for part in rubric.parts if isinstance(models, RewardModels) else ():
-        if part.type == "reward_model":
+    models = runners.reward_model
+    for part in rubric.parts:
+        if part.type == "reward_model" and isinstance(models, RewardModels):
             models.recall(part.settings, written)
 
 

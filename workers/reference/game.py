@@ -94,7 +94,7 @@ def teacher(messages: Sequence[Message], seed: int) -> Message:
 
 
 def _thought(board: str) -> str:
-    """What there is to see on a board: where X wins, else where O would. It is true, whatever is played then."""
+    """The sight on a board: where X wins, else where O would. It is true, whatever is played then."""
     for player, word in (("X", "Win"), ("O", "Block")):
         for cell in free_cells(board):
             if winner_of(put(board, cell, player)):

@@ -24,9 +24,9 @@ def train(run: Run) -> None:
         from trl.trainer.grpo_trainer import GRPOTrainer
 
         from workers.trainers import online_tasks
-        from workers.trainers.attempts.distillation import DistillationTrainer
-        from workers.trainers.attempts.ppo import PPOTrainer, Values
-        from workers.trainers.turn_credit import TurnTrainer
+        from workers.trainers.objectives.distillation import DistillationTrainer
+        from workers.trainers.objectives.ppo import PPOTrainer, Values
+        from workers.trainers.objectives.turn_credit import TurnTrainer
         from workers.trainers.weights import trained_policy
 
     settings = run.spec.settings

@@ -18,7 +18,7 @@ from workers.trainers.attempts.paced_attempts import PacedAttempts
 from workers.trainers.attempts.remote_policy import RemoteEngine, RemotePolicy
 from workers.trainers.attempts.rewards import Judge, Penalties, Rewards
 from workers.trainers.attempts.step_attempts import Attempts
-from workers.trainers.replayed_rows import Replay
+from workers.trainers.objectives.replayed_rows import Replay
 from workers.trainers.run import checkpoints, ranks, run_spec
 from workers.trainers.run.kept_attempts import Keeper
 from workers.trainers.run.run_directory import Run

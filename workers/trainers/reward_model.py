@@ -15,7 +15,8 @@ def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
     env, data = run_spec.opened(run.spec)
     with model_process.loading():
-        from workers.trainers import reward_canaries, training_loop
+        from workers.trainers import training_loop
+        from workers.trainers.objectives import reward_canaries
         from workers.trainers.weights import reward_weights, trained_policy
 
     settings = run.spec.settings

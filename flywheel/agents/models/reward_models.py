@@ -20,8 +20,8 @@ class RewardModel(models.Model):
     weights = models.ForeignKey(Artifact, on_delete=models.PROTECT, related_name="+")
     """A whole model with one output."""
     canaries = models.JSONField()
-    """As `workers.trainers.reward_canaries` measured them at the end of its training, with the mean raw score
-    that others are compared with."""
+    """As `workers.trainers.objectives.reward_canaries` measured them at the end of its training, with the mean raw
+    score that others are compared with."""
     base = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="reward_models")
     """The version whose weights it began with."""
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")

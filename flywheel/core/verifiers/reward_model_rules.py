@@ -21,7 +21,7 @@ __all__ = ["PARTS"]
 
 FACTS = "reward.json"
 """The file of a reward model's artifact with its reference and its canaries, as
-`workers.trainers.reward_canaries` measures them."""
+`workers.trainers.objectives.reward_canaries` measures them."""
 KINDS = {
     "empty": "an empty answer",
     "repeated": "one word over and over",

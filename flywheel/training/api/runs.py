@@ -69,8 +69,8 @@ class ChoicesIn(Body):
     task_set: RefIn
     """`name@version` whose held-out tasks measure the result."""
     algorithm: str
-    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `rloo`, `kto`, `awr`, `importance_sampling`, `ppo`
-    or `distillation`."""
+    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `rloo`, `kto`, `awr`, `importance_sampling`,
+    `ppo`, `distillation` or `reward_model`."""
     dataset: RefIn = ""
     """`name@version`; if empty, it is built."""
     rollouts: int | None = None
@@ -489,21 +489,10 @@ def _sweep(request: HttpRequest, key: uuid.UUID) -> list[TrainingRun]:
 
 
 def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:
-    return TrainingRun.objects.filter(project=keyed(request).project).select_related(
-        "base__agent",
-        "teacher__agent",
-        "reward_recipe",
-        "task_set",
-        "dataset",
-        "replay",
-        "produced__agent",
-        "reward_model",
-        "created_by",
-        "stage",
-        "reward_audit__run__version__agent",
-        "audit_override__created_by",
-        "audit_override__version__agent",
-    )
+    rows = TrainingRun.objects.filter(project=keyed(request).project)
+    rows = rows.select_related("base__agent", "teacher__agent", "produced__agent", "reward_model", "reward_recipe")
+    rows = rows.select_related("task_set", "dataset", "replay", "created_by", "stage", "audit_override__created_by")
+    return rows.select_related("reward_audit__run__version__agent", "audit_override__version__agent")
 
 
 def _run(request: HttpRequest, run_id: int) -> TrainingRun:

@@ -74,8 +74,8 @@ def start() -> Iterator[Start]:
     context.set_forkserver_preload(
         [
             "workers.trainers.online_tasks",
-            "workers.trainers.attempts.distillation",
-            "workers.trainers.attempts.ppo",
+            "workers.trainers.objectives.distillation",
+            "workers.trainers.objectives.ppo",
             "workers.trainers.attempts.weighted_imitation",
             "trl.trainer.grpo_trainer",
             "trl.trainer.rloo_trainer",

@@ -100,7 +100,7 @@ class LiveEngine:
         ]
 
     def _past(self, requests: Sequence[ChatRequest]) -> generation.Past | None:
-        """What the model knows of these conversations already."""
+        """The tokens of these conversations that the model has read already."""
         return None
 
     def _answered(
@@ -176,7 +176,7 @@ class EpisodeEngine(LiveEngine):
         return [asked.response for asked in answers]
 
     def _past(self, requests: Sequence[ChatRequest]) -> generation.Past | None:
-        """Of the last batch, where these go on with it; with more episodes than fit into a batch they seldom do."""
+        """Those of the last batch, where these go on with it: seldom, with more episodes than fit into a batch."""
         asked = [request.seed >> TURN_BITS for request in requests]
         known, past = self._read
         at = {episode: row for row, episode in enumerate(known)}

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from tests.workers.trainers.cast import NAMES, Make, Start, owned, sft_row, slow, task
 from tests.workers.trainers.reused_attempts import built
 from tests.workers.trainers.run.test_checkpoints_resume import same_training
-from workers.trainers.replayed_rows import Replay
+from workers.trainers.objectives.replayed_rows import Replay
 from workers.trainers.run import run_spec
 
 ROWS = [sft_row(name, 7) for name in NAMES[4:9]]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from workers.trainers.attempts import critic
-from workers.trainers.attempts.critic import ValueHead
+from workers.trainers.objectives import critic
+from workers.trainers.objectives.critic import ValueHead
 
 B, T = 7, 23
 

@@ -26,7 +26,7 @@ def teacher(base: Path, tmp_path_factory: pytest.TempPathFactory, start: Start) 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
 def test_it_learns_as_the_reference_does(make: Make, trained: Path, teacher: Path) -> None:
-    from workers.trainers.attempts.distillation import DistillationTrainer
+    from workers.trainers.objectives.distillation import DistillationTrainer
 
     taught = AutoModelForCausalLM.from_pretrained(teacher)
     trainer, of, watched = built(

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from workers.trainers.attempts import critic, trl_seams
-from workers.trainers.attempts.critic import ValueHead
+from workers.trainers.attempts import trl_seams
+from workers.trainers.objectives import critic
+from workers.trainers.objectives.critic import ValueHead
 
 
 @dataclass(frozen=True, slots=True)

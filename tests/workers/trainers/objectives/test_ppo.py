@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from flywheel.core import recipes
-from tests.workers.trainers.attempts.test_critic import reference
 from tests.workers.trainers.attempts.test_step_attempts import EPISODES, played
 from tests.workers.trainers.cast import NAMES, Make, Start, slow
+from tests.workers.trainers.objectives.test_critic import reference
 from tests.workers.trainers.reused_attempts import SETTINGS, built, episodes, logps
 from workers.reference import story
-from workers.trainers.attempts.critic import FILE
+from workers.trainers.objectives.critic import FILE
 
 LORA = {"mode": "lora", "rank": 4, "alpha": 8}
 
 
 def ppo(make: Make, on: Path, **fields: Any) -> Any:
-    from workers.trainers.attempts.ppo import PPOTrainer, Values
+    from workers.trainers.objectives.ppo import PPOTrainer, Values
 
     values = Values.of(recipes.validate("ppo", {**SETTINGS, **fields.get("settings", {})}))
     return built("ppo", make, on, partial(PPOTrainer, values=values), **fields)

@@ -22,7 +22,7 @@ from tests.workers.trainers.attempts.test_step_attempts import ENV, TASKS, attem
 from tests.workers.trainers.cast import Make
 from tests.workers.trainers.reused_attempts import built, episodes, logps
 from workers.trainers.attempts.step_attempts import Turns
-from workers.trainers.turn_credit import EPSILON, TurnTrainer, advantages, returns
+from workers.trainers.objectives.turn_credit import EPSILON, TurnTrainer, advantages, returns
 
 Earned = list[list[float] | None]
 
