@@ -114,7 +114,7 @@ def end_when_idle(connection: BaseDatabaseWrapper, **_: Any) -> None:
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _listen_for_work_on_our_devices(**_: Any) -> None:
     for label in devices.offered():
-        app.amqp.queues.add(broker.queue_of(label))
+        app.amqp.queues.select_add(broker.queue_of(label))
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
