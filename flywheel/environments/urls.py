@@ -27,9 +27,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("rewards/new/", recipe_views.make, name="make_recipe"),
     path("rewards/<slug:name>/<int:number>/", recipe_views.recipe, name="reward_recipe"),
     path("sets/<slug:name>/<int:version>/", task_set_views.task_set, name="task_set"),
-    path("rewards/", recipe_views.index, name="reward_recipes"),
-    path("rewards/new/", recipe_views.make, name="make_recipe"),
-    path("rewards/<slug:name>/<int:number>/", recipe_views.recipe, name="reward_recipe"),
     path("sets/<slug:name>/<int:version>/export/", export_views.download, name="export"),
     # /of/<trace_id>/
     path("of/<str:trace_id>/", offer_views.offer, name="make"),

@@ -21,7 +21,7 @@ from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, ModelPrice, Permission, Role, Scope, User
 from flywheel.edge.jobs import State
-from flywheel.environments.models import Generation, Proving, Trial, WorldTrial
+from flywheel.environments.models import Generation, Proving, RewardRecipe, Trial, WorldTrial
 from flywheel.environments.playground.episode_moves import start as start_play
 from flywheel.environments.task_sets.suite_definitions import put as put_suite
 from flywheel.evals.models import EvalRun, Rescore, Result, RewardAudit
@@ -514,6 +514,14 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     as_it_is = search.proposals.create(place=0, text="As it is.")
     better = search.proposals.create(place=1, text="Better.", parent=as_it_is, problem="it is empty")
     PromptAttempt.objects.create(proposal=better, task=learnt.task, transcript="User: hm", score=1.0, reason="right")
+    RewardRecipe.objects.create(
+        project=cast.project,
+        name=run.task_set.name,
+        number=task.task.number,
+        parts=[{"type": "environment", "name": "task", "weight": 1}],
+        digest="0" * 64,
+        created_by=cast.builder,
+    )
     values: dict[tuple[str, str], Any] = {
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
