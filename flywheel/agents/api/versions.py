@@ -79,7 +79,7 @@ class VersionIn(Body):
     note: str = ""
 
 
-class UploadQuery(Schema):
+class WeightsQuery(Schema):
     kind: Literal["model", "adapter"] = "model"
     """`adapter` for a LoRA adapter, which goes on the weights of the version `like`."""
     like: int | None = None
@@ -114,7 +114,7 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
 
 
 @router.post("/agents/{name}/versions/upload", response={200: VersionOut, 201: VersionOut}, auth=Key(Scope.BUILD))
-def upload_version(request: HttpRequest, name: str, query: Query[UploadQuery]) -> Status[Version]:
+def upload_version(request: HttpRequest, name: str, query: Query[WeightsQuery]) -> Status[Version]:
     """Create a version of the weights in the request body: a ZIP or tar archive of at most 512 MB, with .safetensors
     files and a model's JSON and text, no pickles and no code. 413 if it is larger."""
     asked = keyed(request)

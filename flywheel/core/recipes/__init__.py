@@ -96,7 +96,8 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
     """Every setting of an algorithm at its default, suited to the model's size and tuning mode."""
     values = _usual(_algorithm(algorithm))
     if _is_big(parameters):
-        values |= {name: value for name, value in _BIG.items() if name in values}
+        own = ALGORITHMS[algorithm].own
+        values |= {name: value for name, value in _BIG.items() if name in values and name not in own}
         values["learning_rate"] = _BIG_RATES[ALGORITHMS[algorithm].trainer == "sft", mode != "full"]
     return values
 

@@ -16,6 +16,7 @@ from django.db.models import Q, QuerySet
 
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import PASS, Verdict
+from flywheel.edge.numbers import number
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task
 from flywheel.failures.models import Failure
 from flywheel.trajectories.models import Label, Source, Trajectory
@@ -130,8 +131,7 @@ def _number(row: Any) -> int | None:
     """The number of the task that was attempted; `row` is a trajectory with what rooms to the right say of it."""
     if row.source == Source.ROLLOUT:
         return int(row.result.task.number)
-    number = row.training_attempt.task.rpartition("/")[2].removeprefix("t-")
-    return int(number) if number.isdecimal() and len(number) < 10 else None
+    return number(row.training_attempt.task.rpartition("/")[2].removeprefix("t-"))
 
 
 def _probe(row: Any, task: Task, label: Failure | None, version: EnvironmentVersion) -> Probe:
