@@ -73,6 +73,7 @@ PAGES = {
         failures:similar failures:clustering failures:clustering_live failures:cluster failures:neighbours
         failures:detectors failures:detector failures:agreement
         environments:index environments:environment environments:setting environments:task environments:task_set
+        environments:reward_recipes environments:reward_recipe
         environments:make environments:taskless
         environments:generation_live environments:play environments:play_live
         evals:index evals:pair evals:run evals:live evals:matrix evals:compare evals:changed
@@ -156,7 +157,7 @@ CALLS = {
         list_agents get_agent list_versions get_version propose_version list_version_changes
         list_trajectories get_trajectory export_trajectories list_feedback list_batches
         get_trajectory_outline search_trajectory get_trajectory_totals
-        get_metrics
+        get_metrics list_reward_models
         list_views export_many list_bulk_actions get_bulk_action get_bulk_file
         list_comments list_mentions get_facets
         list_buckets get_bucket list_failures get_labels
