@@ -20,7 +20,7 @@ from tests.workers.trainers.cast import Directory
 POINTS = int(os.environ.get("FLYWHEEL_TEST_KILLS", "3"))
 """Points of a trial: few in the suite, as many as one likes by hand."""
 OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
-TIMES = {"step_time_s", "peak_memory"}
+TIMES = {"step_time_s", "peak_memory", "learner_idle", "sampler_idle"}
 LIFE = "life.json"
 
 
