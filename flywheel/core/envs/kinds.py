@@ -169,6 +169,10 @@ def build(
     return Judged(own, rubric.read(verifier), runners)
 
 
+OUTSIDE = frozenset(("judge", "server", "simulator", "gym"))
+"""Runners that ask somebody beyond this machine. A trainer has them only over its worker's broker."""
+
+
 def players(kind: str, config: Mapping[str, Any]) -> frozenset[str]:
     """The runners without which nobody plays in an environment of a kind with this config."""
     found = KINDS[kind]

@@ -33,8 +33,6 @@ FIRST_ROWS = 3
 """Rows that the page shows of a dataset that is there."""
 EARLIER = 5
 """Earlier runs that a duration is estimated from."""
-ELSEWHERE = frozenset(("server", "gym", "simulator"))
-"""Runners that carry calls out beside the machine."""
 EVERY_MOST = 100
 """Evaluation and checkpoint come six times in a run, and at least after so many steps."""
 
@@ -197,7 +195,7 @@ def expected_questions(
     """Return what a run asks of judges, tool servers and models beside the policy, at most; None where it asks none."""
     versions = [task_set.environment_version for task_set in task_sets]
     judges = [len(rubric.judges(version.verifier)) for version in versions]
-    elsewhere = [kinds.players(each.environment.kind, each.config) & ELSEWHERE for each in versions]
+    elsewhere = [kinds.players(each.environment.kind, each.config) & kinds.OUTSIDE for each in versions]
     by_recipe = len(rubric.judges(recipe.spec)) if recipe else 0
     if not any(judges) and not any(elsewhere) and not by_recipe:
         return None

@@ -94,7 +94,7 @@ def resume(run: TrainingRun, actor: Actor, budget: Mapping[str, Any] | None = No
         if budget is not None:
             run.device_hour = model_prices.hour_of(run.project_id) if run.device_hour is None else run.device_hour
             run.budget = check(budget)
-            check_dollars(run.budget, run.task_sets, run.device_hour)
+            check_dollars(run.budget, run.task_sets, run.device_hour, run.reward_recipe)
             run.save(update_fields=["budget", "device_hour"])
         if words := spent(run):
             raise Refused(f"{words}; resume it with a greater budget, or with none", field="budget")

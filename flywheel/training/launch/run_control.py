@@ -158,7 +158,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     if settings["device"] == device_choice.RAY:
         device_choice.refuse_cluster(request.algorithm, settings, task_sets, request.reward)
     if settings.get("step_rewards"):
-        _refuse_judged_turns(task_sets)
+        _refuse_judged_turns(task_sets, request.reward)
     if request.has_all_settings:
         settings = {name: settings[name] for name in request.settings}
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
@@ -362,12 +362,17 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
             )
 
 
-def _refuse_judged_turns(task_sets: Sequence[TaskSet]) -> None:
-    """Raise Refused for tasks of which somebody else would have to judge or play each turn anew."""
-    for version in (task_set.environment_version for task_set in task_sets):
-        if kinds.needs(version.environment.kind, version.config, version.verifier) - {"python", "world"}:
+def _refuse_judged_turns(task_sets: Sequence[TaskSet], recipe: RewardRecipe | None) -> None:
+    """Raise Refused where somebody else would have to judge or play each turn anew."""
+    versions = [task_set.environment_version for task_set in task_sets]
+    asking: list[tuple[Any, frozenset[str]]] = [
+        (version, kinds.needs(version.environment.kind, version.config, version.verifier)) for version in versions
+    ]
+    asking += [(recipe, recipe.rubric.needs)] if recipe else []
+    for whose, needs in asking:
+        if needs & kinds.OUTSIDE:
             raise Refused(
-                f"each turn is judged, and {version} asks a judge or a server for it; judge whole episodes there",
+                f"each turn is judged, and {whose} asks a judge or a server for it; judge whole episodes there",
                 field="settings.step_rewards",
             )
 

@@ -7,9 +7,11 @@ import pytest
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.accounts.project_settings.model_prices import set_hour
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused
+from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.training.launch import run_budgets
 from flywheel.training.models import TrainingRun
 from flywheel.training.runs.run_repeats import repeat
@@ -68,6 +70,24 @@ def test_without_a_price_the_cost_is_unknown_and_not_nothing(room: Room) -> None
     set_hour(project=room.cast.project, actor=Actor(room.cast.admin), usd_per_hour=9.0)
     run_budgets.resume(run, Actor(room.cast.trainer), {"usd": 5})
     assert (run.budget, run.device_hour) == ({"usd": 5.0}, 9.0)
+
+
+def test_judges_of_a_recipe_are_paid_after_a_resume_too(room: Room) -> None:
+    project = room.cast.project
+    set_upstream(project=project, actor=Actor(room.cast.admin), base_url="http://127.0.0.1:9/v1")
+    judge = {
+        "type": "judge",
+        "name": "right",
+        "criteria": "It books.",
+        "endpoint": "upstream",
+        "model": "m",
+        "weight": 1,
+    }
+    run = stopped(room)
+    run.reward_recipe, _ = reward_recipe(project=project, name="judged", parts=[judge], actor=Actor(room.cast.builder))
+    run.save()
+    with pytest.raises(Refused, match=r"the judge right asks the upstream's model 'm', whose price nobody named"):
+        run_budgets.resume(run, Actor(room.cast.trainer), {"usd": 5})
 
 
 def test_a_trainer_that_counts_no_tokens_spends_none(room: Room) -> None:

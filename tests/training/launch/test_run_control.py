@@ -15,6 +15,7 @@ from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.versions import environment_versions
 from flywheel.environments.versions.environment_terms import Terms
+from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.datasets.dataset_mix import mix
@@ -106,6 +107,17 @@ def test_base_in_four_bits_is_refused_where_nothing_here_could_train_on_it(
     assert room.launch(**asked).tuning == {"mode": "qlora", "rank": 4, "alpha": 16}
     asked["algorithm"] = "reward_model"
     assert refused() == ("tuning.mode", "'qlora' does not train a reward model, which is saved whole; use lora")
+
+
+def test_turns_are_not_judged_where_somebody_else_would_be_asked_each_time(room: Room) -> None:
+    set_upstream(project=room.cast.project, actor=Actor(room.cast.admin), base_url="http://127.0.0.1:9/v1")
+    judge = {"type": "judge", "name": "right", "criteria": "It books.", "endpoint": "upstream", "model": "m"}
+    recipe, _ = reward_recipe(
+        project=room.cast.project, name="judged", parts=[{**judge, "weight": 1}], actor=Actor(room.cast.builder)
+    )
+    with pytest.raises(Refused, match="each turn is judged, and judged@1 asks a judge") as refused:
+        room.launch(algorithm="grpo", reward=recipe, settings={"step_rewards": True})
+    assert refused.value.field == "settings.step_rewards"
 
 
 def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None:
@@ -219,6 +231,8 @@ def test_a_judge_is_a_reward_where_somebody_can_ask_it(room: Room) -> None:
     room.baseline = room.evaluated()
     room.build.overridden(room.base, room.task_set)
     assert room.launch(algorithm="grpo").algorithm == "grpo"
+    with pytest.raises(Refused, match="each turn is judged, and .* asks a judge"):
+        room.launch(algorithm="grpo", settings={"step_rewards": True})
     set_upstream(project=room.cast.project, actor=Actor(room.cast.admin), base_url="")
     with pytest.raises(Refused, match=r"parts\.0\.endpoint: this project has no upstream") as refused:
         room.launch(algorithm="grpo")

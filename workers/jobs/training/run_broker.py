@@ -36,8 +36,6 @@ from workers.judging.trainer_broker import Broker
 from workers.worlds import gym_sessions
 
 T = TypeVar("T")
-ELSEWHERE = frozenset(("judge", "server", "simulator", "gym"))
-"""Runners that a trainer has only over the broker."""
 
 
 @contextmanager
@@ -45,7 +43,7 @@ def broker_of(lease: Lease, run: TrainingRun) -> Iterator["RunBroker | None"]:
     """The run's broker, who is there; None where nothing is asked elsewhere. Raises TrainingFailed where the run would
     learn from what cannot be asked."""
     judges = judges_of(run)
-    if not judges and not any(_needs(task_set) & ELSEWHERE for task_set in run.task_sets):
+    if not judges and not any(_needs(task_set) & kinds.OUTSIDE for task_set in run.task_sets):
         yield None
         return
     memory = _Aside(judge_endpoints.Memory(run.project))
@@ -182,7 +180,7 @@ def _meet(run: TrainingRun, runners: Runners) -> None:
     """Ask each of them once. Raises JudgeError, WorldError and GymError."""
     recipe = run.reward_recipe.rubric if run.reward_recipe and "judge" in run.reward_recipe.rubric.needs else None
     for task_set in run.task_sets:
-        if not _needs(task_set) & ELSEWHERE and recipe is None:
+        if not _needs(task_set) & kinds.OUTSIDE and recipe is None:
             continue
         members = task_set.members.filter(split__in=(Split.TRAIN, Split.HELD_OUT)).select_related("task")
         member = members.order_by("-split", "task__number").first()  # a train task where there are some
