@@ -231,7 +231,7 @@ def test_a_judge_is_a_reward_where_somebody_can_ask_it(room: Room) -> None:
     room.baseline = room.evaluated()
     room.build.overridden(room.base, room.task_set)
     assert room.launch(algorithm="grpo").algorithm == "grpo"
-    with pytest.raises(Refused, match="each turn is judged, and .* asks a judge"):
+    with pytest.raises(Refused, match=r"each turn is judged, and .* asks a judge"):
         room.launch(algorithm="grpo", settings={"step_rewards": True})
     set_upstream(project=room.cast.project, actor=Actor(room.cast.admin), base_url="")
     with pytest.raises(Refused, match=r"parts\.0\.endpoint: this project has no upstream") as refused:
