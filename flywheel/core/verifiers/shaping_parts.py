@@ -18,7 +18,7 @@ __all__ = ["PARTS", "PARTS_OF_RECIPES"]
     "second on, and grows evenly between them.",
     {
         "free": Setting("Free up to", "number", "Tokens of all its answers together.", is_required=True),
-        "most": Setting("Whole from", "number", "Tokens too.", is_required=True),
+        "most": Setting("In full from", "number", "Tokens, too.", is_required=True),
     },
     check=part_checks.length,
     only_shapes=True,

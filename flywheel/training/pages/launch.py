@@ -163,6 +163,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
     return context | {
         "why_reason": "" if form.earlier else run_control.needs_reason(form.known.name, recommendation),
         "baseline": baseline,
+        "wants_baseline": baseline is None and form.known.makes_policy,
         "success": launch_estimate.success_of(baseline),
         "data": data,
         "judged": judged,
@@ -173,7 +174,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "datasets": _datasets(task_set, form.known.data),
         "replays": _datasets(task_set, Dataset.Kind.SFT) if form.known.practises else [],
         "rollout_runs": _rollout_runs(task_set, rollouts),
-        "can_show": set_power(task_set, base.pk),
+        "can_show": set_power(task_set, base.pk) if form.known.makes_policy else None,
         "validation": _validation(form, task_set),
         **_forecast(form, base, task_set, baseline, data),
         "teachers": _teachers(base, chosen.get("teacher"), form.stage) if form.known.has_teacher else [],

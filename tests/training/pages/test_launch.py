@@ -7,6 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
+from flywheel.evals.models import EvalRun
 from flywheel.training.pages.launch_form import LaunchForm
 from tests.pages import page_of
 from tests.training.conftest import Room
@@ -31,3 +32,18 @@ def test_settings_are_folded_away_by_what_they_are_about_and_a_changed_one_is_op
     form = LaunchForm(room.cast.project, asked | {"settings_of": "grpo", "set.top_p": "0.9"})
     assert [group["label"] for group in form.groups if group["is_open"]] == ["Sampling and curriculum"]
     assert form.others_open
+
+
+def test_a_reward_model_is_launched_without_a_baseline_and_offered_nothing_of_a_policys(
+    weighty: Room, sign_in: Callable[[User], Client]
+) -> None:
+    asked = {"base": str(weighty.base), "task_set": str(weighty.task_set), "algorithm": "sft"}
+    EvalRun.objects.all().delete()
+    client = sign_in(weighty.cast.trainer)
+    policy, judge = (
+        page_of(client.get(reverse("training:launch", args=["acme"]), asked | {"algorithm": name}))
+        for name in ("sft", "reward_model")
+    )
+    for words in ("No baseline yet.", "What this set can", "QLoRA"):
+        assert words in policy
+        assert words not in judge
