@@ -25,7 +25,17 @@ MAX_BYTES = 512 * 1024 * 1024
 """Of an upload; larger models come by `manage.py add_version`."""
 UNPACKED_MAX_BYTES = 2 * MAX_BYTES
 """Weights hardly get smaller by packing."""
-FILES_MAX = 1000
+ENTRIES_MAX = 1000
+"""Of an archive, folders and what is left out included."""
+HEADER_MAX = 64 * 1024
+"""Bytes of what a tar says of one entry beside its block; tarfile reads it into memory."""
+_HEADERS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 CHUNK = 1024 * 1024
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError, RuntimeError)
 """RuntimeError is how zipfile refuses an encrypted file, and a method of packing that it does not know."""
@@ -84,16 +94,16 @@ def _members(source: BinaryIO, stack: ExitStack, most: int) -> list[_Member]:
     else:
         source.seek(0)
         try:
-            archive = tarfile.open(fileobj=source, mode="r:*")  # noqa: SIM115 the stack closes it
+            archive = tarfile.open(fileobj=source, mode="r:*", tarinfo=_Entry)  # noqa: SIM115 the stack closes it
         except tarfile.ReadError as error:
             raise ArtifactError("it is neither a ZIP nor a tar archive") from error
         found = _in_tar(stack.enter_context(archive))
     members: dict[str, _Member] = {}
     total = 0
-    for member in found:
+    for count, member in enumerate(found, 1):
         total += member.size
-        if total > most or len(members) >= FILES_MAX:
-            raise ArtifactError(f"the archive unpacks to more than {most // 1024**2} MB, or than {FILES_MAX} files")
+        if total > most or count > ENTRIES_MAX:
+            raise ArtifactError(f"the archive unpacks to more than {most // 1024**2} MB, or than {ENTRIES_MAX} entries")
         if member.is_directory:
             continue
         path = PurePosixPath(member.path)
@@ -110,6 +120,17 @@ def _members(source: BinaryIO, stack: ExitStack, most: int) -> list[_Member]:
             raise ArtifactError(f"{path.name[:100]}: is there twice; the files of one model are wanted, in one folder")
         members[path.name] = member
     return list(members.values())
+
+
+class _Entry(tarfile.TarInfo):
+    """An entry of a tar that says only so much of itself."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Entry":
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in _HEADERS and found.size > HEADER_MAX:
+            raise tarfile.TarError(f"an entry has {found.size} bytes of names and notes")
+        return found
 
 
 def _in_zip(archive: zipfile.ZipFile) -> Iterator[_Member]:

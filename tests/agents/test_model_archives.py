@@ -97,6 +97,23 @@ def test_what_grows_on_unpacking_is_stopped_also_where_it_lies_about_its_size(tm
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2**20
 
 
+def folders(count: int) -> list[tarfile.TarInfo]:
+    found = [tarfile.TarInfo(f"folder-{number}") for number in range(count)]
+    for entry in found:
+        entry.type = tarfile.DIRTYPE
+    return found
+
+
+def test_entries_that_hold_nothing_are_counted_and_long_headers_are_not_read(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="or than 1000 entries"):
+        model_archives.unpack(io.BytesIO(tarred(GOOD, *folders(999))), tmp_path)
+    model_archives.unpack(io.BytesIO(tarred(GOOD, *folders(998))), tmp_path)
+    noted = tarfile.TarInfo("tokenizer.json")
+    noted.pax_headers = {"comment": "x" * 100_000}
+    with pytest.raises(ArtifactError, match=r"cannot be read: an entry has 1000\d\d bytes of names and notes"):
+        model_archives.unpack(io.BytesIO(tarred(GOOD, noted)), tmp_path)
+
+
 def test_a_version_is_made_of_an_archive_by_api(
     build: Build, cast: Cast, client: Client, key: Callable[..., object]
 ) -> None:
