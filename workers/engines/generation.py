@@ -61,8 +61,12 @@ def draw(
     """Return the tokens of each answer, at most as many as its request wants, up to the first of `ends`. `top_k` draws
     from so many tokens alone, and from all when it is 0. With a `past` of the same rows, whose tokens the prompts begin
     with, only what comes after them is read, and the answers become part of it."""
+    if past is None and _is_shared(prompts):
+        past = Past()
     if past is not None and past.cache is None:
         past.cache = DynamicCache(config=model.config)
+        if past.can_go_on and _is_shared(prompts):
+            _read_once(model, prompts, pad, past)
     ids, mask = _columns(prompts, pad, None if past is None else past.seen)
     width = ids.shape[1]
     limits = [request.sampling.max_tokens for request in requests]
@@ -90,6 +94,30 @@ def draw(
     if past is not None and past.can_go_on:
         past.add(mask, [len(tokens) for tokens in drawn])
     return drawn
+
+
+def _is_shared(prompts: Sequence[Sequence[int]]) -> bool:
+    """Whether it pays to read each prompt once for all the rows that have it, as the attempts of a group do."""
+    distinct = set(map(tuple, prompts))
+    return 2 * len(distinct) <= len(prompts) and max(map(len, distinct)) > 1
+
+
+def _read_once(model: Any, prompts: Sequence[Sequence[int]], pad: int, past: Past) -> None:
+    """Have the model read every different prompt, all but its last token, and make that the past of all rows."""
+    distinct = {prompt: row for row, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    ids, mask = _columns(list(distinct), pad, None)
+    assert past.cache is not None
+    config = GenerationConfig(max_new_tokens=1, do_sample=False, pad_token_id=pad, disable_compile=True)  # type: ignore[no-untyped-call]
+    with _generation_config(model, config):
+        model.generate(
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            past_key_values=past.cache,
+            generation_config=config,
+        )
+    past.cache.crop(-1)
+    past.seen = mask[:, :-1]
+    past.select([distinct[tuple(prompt)] for prompt in prompts])
 
 
 def _columns(

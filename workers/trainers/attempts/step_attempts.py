@@ -6,6 +6,7 @@ rewards are all alike, which teaches nothing, makes room for one of another task
 """
 
 import hashlib
+import math
 import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -93,12 +94,14 @@ class Attempts:
             dull = [place for place, group in enumerate(self.groups) if self.is_dull(group)]
             if not dull:
                 break
-            resampled += len(dull)
-            others = self._play(
-                [self._due(reserve, places[place]) for place in dull], f"{step} again {number}{self._whose}"
+            tried = [dull[index % len(dull)] for index in range(self._as_many_as_fill(len(dull)))]
+            resampled += len(tried)
+            self._replace(
+                dull,
+                self._play(
+                    [self._due(reserve, places[place]) for place in tried], f"{step} again {number}{self._whose}"
+                ),
             )
-            for place, group in zip(dull, others, strict=True):
-                self.groups[place] = group
         episodes = [self.engine.episode(rollout.seed) for group in self.groups for rollout in group.rollouts]
         self._count(resampled, episodes)
         self._keep(step)
@@ -152,6 +155,23 @@ class Attempts:
         """Whether its rewards are all alike, or of fewer than two attempts."""
         totals = [total for verdict in group.earned if (total := self.rewards.total(verdict)) is not None]
         return len(totals) < 2 or max(totals) - min(totals) <= ALIKE
+
+    def _as_many_as_fill(self, dull: int) -> int:
+        """How many groups to try in the place of the dull ones: so many that, of groups like this step's, as many teach
+        something as are wanted. A few large batches are sampled sooner than many small ones. At most a step's."""
+        size = len(self.groups)
+        return min(size, math.ceil(dull / max(1 - dull / size, 1 / size)))
+
+    def _replace(self, dull: Sequence[int], others: Sequence[Group]) -> None:
+        """Put those of the others that teach something into the dull groups' places, each of the same environment where
+        environments have weights."""
+        useful = [group for group in others if not self.is_dull(group)]
+        for place in dull:
+            environment = self.groups[place].rollouts[0].task.environment
+            for index, group in enumerate(useful):
+                if not self.spec.environment_weights or group.rollouts[0].task.environment == environment:
+                    self.groups[place] = useful.pop(index)
+                    break
 
     def _function(self, part: str, *, is_first: bool) -> Reward:
         def reward(log_metric: Callable[[str, float], None], **_: Any) -> list[float | None]:

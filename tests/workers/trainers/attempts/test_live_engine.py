@@ -574,11 +574,11 @@ def test_an_episode_is_the_same_alone_and_among_others(model: Any, tokenizer: An
 
 
 @contextlib.contextmanager
-def reading(model: Any) -> Iterator[list[int]]:
-    """How many columns of tokens each pass within reads."""
-    read: list[int] = []
+def reading(model: Any) -> Iterator[list[tuple[int, int]]]:
+    """How many rows and columns of tokens each pass within reads."""
+    read: list[tuple[int, int]] = []
     hook = model.register_forward_pre_hook(
-        lambda _, __, given: read.append(given["input_ids"].shape[1]), with_kwargs=True
+        lambda _, __, given: read.append(tuple(given["input_ids"].shape)), with_kwargs=True
     )
     try:
         yield read
@@ -591,7 +591,16 @@ def test_a_turn_reads_only_what_is_new_in_its_episode(model: Any, tokenizer: Any
     with reading(model) as read:
         (alone,) = episodes(model, tokenizer, ATTEMPTS[:1])
     assert alone.mask[alone.mask.index(1) :].count(0) > 10, "it has several turns"
-    assert sum(read) == len(alone.prompt) + len(alone.completion) - 1
+    assert sum(columns for _, columns in read) == len(alone.prompt) + len(alone.completion) - 1
+
+
+def test_the_attempts_of_a_group_have_their_task_read_once(model: Any, tokenizer: Any) -> None:
+    group = [attempt(SEED + (number << TURN_BITS), GAMES[0]) for number in range(4)]
+    alone = [it for one in group for it in episodes(model, tokenizer, [one])]
+    assert len({tuple(own(it)) for it in alone}) > 1
+    with reading(model) as read:
+        assert episodes(model, tokenizer, group) == alone
+    assert read[:2] == [(1, len(alone[0].prompt)), (4, 1)]
 
 
 @pytest.mark.parametrize("batch_size", [2, 8])
@@ -612,7 +621,7 @@ def test_a_model_with_a_window_reads_its_episodes_from_their_beginnings(base: Pa
     narrow = AutoModelForCausalLM.from_pretrained(base, **config)
     with reading(narrow) as read:
         (alone,) = episodes(narrow, tokenizer, ATTEMPTS[:1])
-    assert sum(read) > len(alone.prompt) + len(alone.completion)
+    assert sum(columns for _, columns in read) > len(alone.prompt) + len(alone.completion)
 
 
 @pytest.mark.parametrize("bit", [TURN_BITS, 31, 32, 40, 55])

@@ -137,6 +137,14 @@ def test_a_group_that_teaches_nothing_makes_room_for_another_task() -> None:
     assert of.figures["resampled"] >= 1
 
 
+def test_dull_groups_are_replaced_in_batches_as_large_as_will_fill_them() -> None:
+    """Three of four groups taught nothing, so that four are tried for each one that is wanted, a step's at most."""
+    of = attempts(ENV, TASKS, right_for("Ada"), dynamic_sampling=True, max_resamples=1)
+    step(of, 0, 1, 2, 3)
+    assert of.figures["resampled"] == 4
+    assert of._as_many_as_fill(1) == 2
+
+
 def test_what_teaches_nothing_stays_where_nothing_else_is_found() -> None:
     of = attempts(ENV, TASKS, right_for(), dynamic_sampling=True, max_resamples=2)
     step(of, 0, 1)
