@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.agents.pages import agents
+from flywheel.agents.pages import agents, downloads
 
 app_name = "agents"
 # /p/<project>/agents/
@@ -12,4 +12,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("<slug:name>/versions/difference/", agents.choose_difference, name="choose_difference"),
     path("<slug:name>/versions/<int:number>/against/<int:other>/", agents.difference, name="difference"),
     path("<slug:name>/versions/<int:number>/", agents.version, name="version"),
+    path("<slug:name>/versions/<int:number>/downloads/", downloads.downloads, name="downloads"),
+    path("<slug:name>/versions/<int:number>/merge/<slug:dtype>/", downloads.merge, name="merge"),
+    path("<slug:name>/versions/<int:number>/download/<slug:part>.tar", downloads.download, name="download"),
 ]

@@ -59,6 +59,7 @@ PAGES = {
     Permission.VIEW: """
         overview:index overview:scene overview:find
         agents:index agents:agent agents:version agents:difference agents:choose_difference
+        agents:downloads agents:download
         trajectories:index trajectories:facets trajectories:export
         trajectories:detail trajectories:conversation trajectories:steps
         trajectories:step trajectories:turn trajectories:search trajectories:totals
@@ -100,7 +101,7 @@ PAGES = {
         failures:label_cluster
     """,
     Permission.BUILD: """
-        agents:new agents:new_version failures:new_queue failures:edit_queue failures:archive_queue
+        agents:new agents:new_version agents:merge failures:new_queue failures:edit_queue failures:archive_queue
         failures:define_bucket failures:edit_bucket failures:archive_bucket
         trajectories:import trajectories:map trajectories:map_preview trajectories:discard
         trajectories:import_job trajectories:import_live trajectories:cancel_import trajectories:resume_import
@@ -155,6 +156,7 @@ CALLS = {
     Scope.INGEST: "import_trajectories give_feedback",
     Scope.READ: """
         list_agents get_agent list_versions get_version propose_version list_version_changes
+        list_version_downloads download_version
         list_trajectories get_trajectory export_trajectories list_feedback list_batches
         get_trajectory_outline search_trajectory get_trajectory_totals
         get_metrics list_reward_models
@@ -194,7 +196,7 @@ CALLS = {
     Scope.BUILD: """
         export_environment import_tasks import_openai_eval
         create_agent create_version create_version_from_traffic make_queue change_queue define_bucket change_bucket
-        upload_version
+        upload_version merge_version
         list_quarantined get_quarantined replay_quarantined dismiss_quarantined
         create_environment make_environment_version make_task make_all_tasks make_tasks_of_many retire_task
         make_variants
@@ -527,6 +529,8 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
         ("agents", "other"): candidate.baseline.number,
+        ("agents", "dtype"): "base",
+        ("agents", "part"): "weights",
         ("trajectories", "trace_id"): trajectory.trace_id,
         ("trajectories", "name"): candidate.agent.name,
         ("trajectories", "pk"): rejected.pk,

@@ -3,7 +3,17 @@
 from flywheel.agents.models.agents import Agent
 from flywheel.agents.models.artifacts import Artifact
 from flywheel.agents.models.attempt_keys import AttemptKey, AttemptSpan
+from flywheel.agents.models.merged_weights import MergedWeights, MergedWeightsEvent
 from flywheel.agents.models.reward_models import RewardModel
 from flywheel.agents.models.versions import Version
 
-__all__ = ["Agent", "Artifact", "AttemptKey", "AttemptSpan", "RewardModel", "Version"]
+__all__ = [
+    "Agent",
+    "Artifact",
+    "AttemptKey",
+    "AttemptSpan",
+    "MergedWeights",
+    "MergedWeightsEvent",
+    "RewardModel",
+    "Version",
+]

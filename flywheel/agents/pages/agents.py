@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.pages.downloads import downloads_of
 from flywheel.agents.pages.forms import AgentForm, VersionForm
 from flywheel.agents.pages.program_snippets import snippet_of
 from flywheel.agents.pages.success_chart import held_out_chart, newest_evals, success_chart
@@ -91,6 +92,7 @@ def version(request: PageRequest, name: str, number: int) -> HttpResponse:
             "snippet": snippet_of(found, request.build_absolute_uri("/").rstrip("/")),
             "version": found,
             "agent": found.agent,
+            **downloads_of(found),
             "is_live": found.agent.live_id == found.pk,
             "changes": changes(found.parent, found) if found.parent else [],
             "made_by": found.produced_by.first() or next((each.run for each in found.checkpoint_versions.all()), None),

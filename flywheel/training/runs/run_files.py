@@ -15,20 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from django.http import FileResponse, HttpRequest
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils.cache import get_conditional_response
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact
+from flywheel.agents.weights.partial_downloads import attached, known
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Missing
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
-from flywheel.system.sql import give_back
 from flywheel.training.models import Point, TrainingRun
-from flywheel.training.runs.partial_downloads import partial
 
 OUTPUT = "trainer.log"
 EVENTS = "events.jsonl"
@@ -95,8 +93,7 @@ def download(request: HttpRequest, run: TrainingRun, name: str, actor: Actor) ->
         raise Missing(f"{run} has no file {name[:100]!r}")
     try:
         etag = file.etag
-        if (settled := get_conditional_response(request, etag=etag)) is not None:
-            settled["ETag"] = etag
+        if (settled := known(request, etag)) is not None:
             return settled
         content = file.open()
     except OSError as error:
@@ -105,11 +102,7 @@ def download(request: HttpRequest, run: TrainingRun, name: str, actor: Actor) ->
         for task_set in run.task_sets:
             ledger.opened(task_set=task_set, kind=Opening.Kind.EXPORT, subject=run, actor=actor)
     filename = f"{run}-{name.replace('/', '-')}"
-    give_back()  # a download may be slow, and there are more threads than connections
-    whole = FileResponse(
-        content, as_attachment=True, filename=filename, content_type="application/octet-stream", headers={"ETag": etag}
-    )
-    return partial(request, whole)
+    return attached(request, content, filename=filename, etag=etag, content_type="application/octet-stream")
 
 
 def output_size(run: TrainingRun) -> int:

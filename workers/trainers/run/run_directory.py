@@ -81,8 +81,9 @@ class Run:
         log.warning(message)
         self.event("warning", message=message)
 
-    def own(self, spec_name: str) -> None:
-        """Take the directory over: sweep what a crash left, begin the heartbeat, listen for signals."""
+    def own(self, trainer: str | None) -> None:
+        """Take the directory over: sweep what a crash left, begin the heartbeat, listen for signals. Its spec is this
+        trainer's, or for None one of another kind, which is not read here."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
         if self.is_first:
@@ -91,7 +92,8 @@ class Run:
             self._events = os.open(self.path / "events.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             self._cut_torn_line()
             threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-        self.spec = run_spec.read(self.path, spec_name)
+        if trainer is not None:
+            self.spec = run_spec.read(self.path, trainer)
 
     def write_result(self, **fields: Any) -> None:
         """The last thing a run writes: whoever finds it may trust that everything else is there."""
@@ -153,8 +155,9 @@ def _touch(path: Path) -> None:
         log.warning("no heartbeat can be written")
 
 
-def main(name: str, train: Callable[[Run], None], argv: Sequence[str] | None = None) -> int:
-    """Run a trainer on a run directory; the exit code says how it went, `result.json` what came of it."""
+def main(name: str | None, train: Callable[[Run], None], argv: Sequence[str] | None = None) -> int:
+    """Run a trainer on a run directory; the exit code says how it went, `result.json` what came of it. Without a name
+    it is something else that works as a trainer does, and reads the directory's `spec.json` itself."""
     model_process.limit_memory()
     parser = argparse.ArgumentParser(prog=f"python -m workers.trainers.{name}", description=__doc__)
     parser.add_argument("rundir", type=Path)
@@ -208,7 +211,7 @@ def keep_to_ourselves() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
 
-def _carry_out(run: Run, name: str, train: Callable[[Run], None]) -> int:
+def _carry_out(run: Run, name: str | None, train: Callable[[Run], None]) -> int:
     try:
         run.own(name)
         train(run)

@@ -67,7 +67,7 @@ def load(run: Run) -> Policy:
         torch.set_num_threads(1)
     if spec.adapter is not None:
         _check_digest(spec.adapter, "adapter", "adapter")
-        model = _with_adapter(run, model, spec.adapter, is_trainable=spec.mode != "full")
+        model = with_adapter(run, model, spec.adapter, is_trainable=spec.mode != "full")
         if spec.mode == "full":
             model = model.merge_and_unload().requires_grad_(True)  # PEFT leaves the base frozen
         return Policy(model, tokenizer, None)
@@ -78,7 +78,7 @@ def weightless(spec: Spec) -> Policy:
     """The policy's tokenizer, chat template and limits on a stand-in of a few weights: all that a trainer needs to make
     rows into tokens, in no memory. Raises TrainingError of kind model."""
     path = spec.base.path
-    with _refused(path):
+    with refused(path):
         known = {"local_files_only": True, "trust_remote_code": False}
         config = AutoConfig.from_pretrained(path, **known)
         tokenizer = AutoTokenizer.from_pretrained(path, **known)
@@ -111,7 +111,7 @@ def teacher(run: Run) -> Any:
     own = dataclasses.replace(spec, base=taught.base, mode="lora")  # what does not learn need not be kept in 32 bits
     with model_process.mapping(taught.base.path):
         model, tokenizer = _base(own)
-    with _refused(spec.base.path):
+    with refused(spec.base.path):
         student = AutoTokenizer.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
     if problem := _other_tokens(student.get_vocab(), tokenizer.get_vocab()):
         raise TrainingError(
@@ -120,7 +120,7 @@ def teacher(run: Run) -> Any:
         )
     if taught.adapter is not None:
         _check_digest(taught.adapter, "teacher.adapter", "adapter")
-        model = _with_adapter(run, model, taught.adapter, is_trainable=False).merge_and_unload()
+        model = with_adapter(run, model, taught.adapter, is_trainable=False).merge_and_unload()
     return model.eval().requires_grad_(False)
 
 
@@ -209,7 +209,7 @@ def save_kept(run: Run, checkpoint: Path) -> dict[str, dict[str, Any]]:
             if path.name not in _STATE and not (is_whole and ".safetensors" in path.name) and path.is_file():
                 shutil.copyfile(path, aside / path.name)
         if is_whole:
-            with _refused(checkpoint):
+            with refused(checkpoint):
                 AutoModelForCausalLM.from_pretrained(
                     checkpoint,
                     local_files_only=True,
@@ -246,7 +246,7 @@ def _base(spec: Spec) -> tuple[Any, Any]:
     frozen = torch.cuda.is_available() and torch.cuda.is_bf16_supported() and spec.mode != "full"
     if why := recipes.lacking(spec.mode):
         raise TrainingError("bad_spec", f"tuning.mode: {why}")
-    with _refused(spec.base.path):
+    with refused(spec.base.path):
         tokenizer = AutoTokenizer.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
             spec.base.path,
@@ -278,7 +278,7 @@ def _four_bits() -> BitsAndBytesConfig:
 
 
 @contextlib.contextmanager
-def _refused(path: Path) -> Iterator[None]:
+def refused(path: Path) -> Iterator[None]:
     """Turn what the libraries raise while they load something into an error of the model."""
     try:
         yield
@@ -301,7 +301,7 @@ def _ready(spec: Spec, model: Any, tokenizer: Any) -> Any:
     return templated(tokenizer, spec.base.chat_template_kwargs)
 
 
-def _with_adapter(run: Run, model: Any, source: Source, *, is_trainable: bool) -> Any:
+def with_adapter(run: Run, model: Any, source: Source, *, is_trainable: bool) -> Any:
     weights = source.path / "adapter_model.safetensors"
     if not weights.is_file() or not (source.path / "adapter_config.json").is_file():
         raise TrainingError("adapter", f"{source.path}: adapter_model.safetensors and adapter_config.json are wanted")

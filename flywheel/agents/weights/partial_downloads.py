@@ -1,14 +1,36 @@
-"""A part of a file, for a client that goes on where a download broke off (RFC 9110, section 14)."""
+"""Files as downloads: not sent again to who has them, or in part to who goes on where one broke off (RFC 9110)."""
 
 import re
 from http import HTTPStatus
+from typing import IO, Any
 
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils.cache import get_conditional_response
 from whitenoise.responders import SlicedFile
+
+from flywheel.system.sql import give_back
 
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 """One range. A list of several is answered by the whole file, as any server may."""
+
+
+def known(request: HttpRequest, etag: str) -> HttpResponseBase | None:
+    """304, or 412, for a client that has this state of a file, or wants only another; None where it is to be sent."""
+    settled: HttpResponseBase | None = get_conditional_response(request, etag=etag)
+    if settled is not None:
+        settled.headers["ETag"] = etag
+    return settled
+
+
+def attached(
+    request: HttpRequest, content: IO[bytes] | Any, *, filename: str, etag: str, content_type: str
+) -> HttpResponseBase:
+    """The file as an attachment, streamed, whole or in the part that is asked for. It closes the content."""
+    give_back()  # a download may be slow, and there are more threads than connections
+    headers = {"ETag": etag}
+    whole = FileResponse(content, as_attachment=True, filename=filename, content_type=content_type, headers=headers)
+    return partial(request, whole)
 
 
 def partial(request: HttpRequest, whole: FileResponse) -> HttpResponseBase:

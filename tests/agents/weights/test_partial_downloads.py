@@ -9,7 +9,7 @@ from django.test import RequestFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.training.runs.partial_downloads import partial
+from flywheel.agents.weights.partial_downloads import partial
 
 STRONG = '"one"'
 NUMBERS = st.integers(0, 60)

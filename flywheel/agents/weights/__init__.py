@@ -1,0 +1,1 @@
+"""How weights come and go: merged ones, downloads as one archive."""
