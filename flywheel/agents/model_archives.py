@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from flywheel.agents import artifacts
 from flywheel.agents.artifacts import ArtifactError
 from flywheel.agents.models import Artifact
+from flywheel.system.zip_directories import open_zip
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
 MAX_BYTES = 512 * 1024 * 1024
@@ -27,6 +28,8 @@ UNPACKED_MAX_BYTES = 2 * MAX_BYTES
 """Weights hardly get smaller by packing."""
 ENTRIES_MAX = 1000
 """Of an archive, folders and what is left out included."""
+DIRECTORY_MAX = 1024 * ENTRIES_MAX
+"""Bytes of the directory at a ZIP's end, where its entries are named."""
 HEADER_MAX = 64 * 1024
 """Bytes of what a tar says of one entry beside its block; tarfile reads it into memory."""
 _HEADERS = (
@@ -90,7 +93,7 @@ def unpack(source: BinaryIO, directory: Path, most: int = UNPACKED_MAX_BYTES) ->
 def _members(source: BinaryIO, stack: ExitStack, most: int) -> list[_Member]:
     """The files to write. Raises ArtifactError for an archive in which anything else is."""
     if zipfile.is_zipfile(source):
-        found = _in_zip(stack.enter_context(zipfile.ZipFile(source)))
+        found = _in_zip(stack.enter_context(open_zip(source, DIRECTORY_MAX)))
     else:
         source.seek(0)
         try:

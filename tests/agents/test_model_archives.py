@@ -16,6 +16,7 @@ from flywheel.agents.artifacts import ArtifactError
 from flywheel.agents.models import Artifact, Version
 from tests.agents.test_artifacts import model, safetensors
 from tests.conftest import Build, Cast
+from tests.system.test_zip_directories import named
 
 pytestmark = pytest.mark.django_db
 Files = dict[str, bytes]
@@ -69,6 +70,7 @@ def encrypted() -> bytes:
         (b"no archive", "it is neither a ZIP nor a tar archive"),
         (zipped({**GOOD, "pytorch_model.bin": b"x"}), "pytorch_model.bin: only .jinja, .json"),
         (zipped({**GOOD, "modeling_own.py": b"x"}), "modeling_own.py: only"),
+        (named(30_000), "its directory has 1,560,000 bytes, 1,024,000 are allowed: too many entries"),
         (zipped({**GOOD, "../up.json": b"{}"}), "'../up.json': a path inside the archive is wanted"),
         (tarred({**GOOD, "/root/up.json": b"{}"}), "'/root/up.json': a path inside"),
         (tarred(GOOD, link(tarfile.SYMTYPE)), "tokenizer.json: is a link or a device"),

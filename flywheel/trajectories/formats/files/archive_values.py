@@ -6,12 +6,15 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from flywheel.system.zip_directories import open_zip
 from flywheel.trajectories.formats.files import file_limits
 from flywheel.trajectories.formats.files.file_limits import Item
 from flywheel.trajectories.formats.values.hostile_json import FormatError, load
 
 MEMBERS_MAX = 200_000
 """Files in an archive."""
+DIRECTORY_MAX = 128 * MEMBERS_MAX
+"""Bytes of the directory in which they are named."""
 _ZSTD = 93
 """A method that the standard library knows from Python 3.14 on."""
 
@@ -19,7 +22,7 @@ _ZSTD = 93
 def archive_values(source: BinaryIO) -> Iterator[Item]:
     """Yield each sample with the log's header, read from memory: `samples/*.json` beside `header.json`."""
     try:
-        archive = zipfile.ZipFile(source)
+        archive = open_zip(source, DIRECTORY_MAX)
     except (zipfile.BadZipFile, ValueError, struct.error, OSError) as error:
         raise FormatError(f"zip: {error}") from None
     members = archive.infolist()
