@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from flywheel.accounts.models import Pulse, WorkerDevice
+from flywheel.core import recipes
 from flywheel.edge import job_queue, jobs
 from flywheel.system import devices
 
@@ -122,14 +123,15 @@ def report(name: str) -> None:
 
 
 def report_devices() -> None:
-    """Say which devices this worker offers to training runs. Those of a machine that is gone are forgotten in a day."""
+    """Say which devices this worker offers to training runs, and how it can tune on them. Those of a machine that is
+    gone are forgotten in a day."""
     now, host = timezone.now(), socket.gethostname()[:200]
     rows = [
-        WorkerDevice(host=host, label=label, name=name, at=now)
+        WorkerDevice(host=host, label=label, name=name, modes=recipes.possible_modes(), at=now)
         for label, names in devices.offered().items()
         for name in names
     ]
     WorkerDevice.objects.bulk_create(
-        rows, update_conflicts=True, unique_fields=["host", "label", "name"], update_fields=["at"]
+        rows, update_conflicts=True, unique_fields=["host", "label", "name"], update_fields=["at", "modes"]
     )
     WorkerDevice.objects.filter(at__lt=now - timedelta(days=1)).delete()

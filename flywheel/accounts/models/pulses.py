@@ -25,6 +25,8 @@ class WorkerDevice(models.Model):
     host = models.CharField(max_length=200)
     label = models.CharField(max_length=8)
     name = models.CharField(max_length=100)
+    modes = models.JSONField(default=list)
+    """How the worker's installation can tune, of `core.recipes.MODES`."""
     at = models.DateTimeField()
 
     class Meta:

@@ -50,6 +50,8 @@ VLLM: Final = "vllm"
 """The value of `rollouts` with which a server samples the attempts."""
 
 MODES: Final = {"full": "all weights", "lora": "LoRA", "qlora": "QLoRA"}
+NEEDS: Final = {"qlora": "bitsandbytes"}
+"""Modes that need a package which not every installation has."""
 """Ways to tune weights: all of them, an adapter on the base, or an adapter on the base in 4 bits."""
 
 PASSED_ON = ("trl.", "lora.")
@@ -104,9 +106,14 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
 
 def lacking(mode: str) -> str:
     """Say what this installation lacks to tune so; empty where it can. It loads nothing: the trainer tries it out."""
-    if mode != "qlora" or importlib.util.find_spec("bitsandbytes"):
+    if mode in possible_modes():
         return ""
     return "QLoRA needs bitsandbytes, which is not installed; install flywheel[qlora] and restart the worker"
+
+
+def possible_modes() -> list[str]:
+    """The modes that this installation can tune by."""
+    return [mode for mode in MODES if mode not in NEEDS or importlib.util.find_spec(NEEDS[mode])]
 
 
 def usual_mode(parameters: int | None) -> Literal["full", "lora"]:

@@ -23,6 +23,20 @@ def device_label(settings: dict[str, Any]) -> str:
     return next((label for label in devices.LOCAL if label in alive), "")
 
 
+def lacking(mode: str, settings: dict[str, Any]) -> str:
+    """Say why no worker that lives can tune so on the devices that a run with these settings wants; empty where one
+    can, where none lives to say so, and on a Ray cluster, of whose installation no worker knows."""
+    if mode not in recipes.NEEDS:
+        return ""
+    label = device_label(settings)
+    told = list(WorkerDevice.alive().filter(label=label).values_list("modes", flat=True))
+    if label == RAY or not told or any(mode in modes for modes in told):
+        return ""
+    where = devices.WORDS[label][0]
+    needed = f"{recipes.MODES[mode]} needs {recipes.NEEDS[mode]}"
+    return f"{needed}, which no worker with a {where} has; install flywheel[{mode}] there and restart it"
+
+
 def refuse_cluster(
     algorithm: str, settings: dict[str, Any], task_sets: Sequence[TaskSet], recipe: RewardRecipe | None = None
 ) -> None:

@@ -20,6 +20,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
 from flywheel.system import devices
 from flywheel.training.datasets.dataset_builder import open_rows
+from flywheel.training.launch import device_choice
 from flywheel.training.models import Dataset, TokenPreview, TrainingRun
 
 CHARACTERS = 3
@@ -94,12 +95,12 @@ def expected_memory(
 
 
 def _adapters(algorithm: str, settings: Mapping[str, Any]) -> list[str]:
-    """Modes of an adapter that this installation has and that go with the settings."""
+    """Modes of an adapter that a worker can tune by and that go with the settings."""
     found = []
     for mode in ("lora", "qlora"):
         with suppress(FieldError):
             recipes.check_mode(algorithm, mode, settings)
-            found += [] if recipes.lacking(mode) else [mode]
+            found += [] if device_choice.lacking(mode, dict(settings)) else [mode]
     return found
 
 

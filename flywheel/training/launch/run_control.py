@@ -287,17 +287,17 @@ def check_settings(
     except FieldError as error:
         where = "" if error.field == "tuning.mode" else "settings."
         raise Refused(error.problem, field=f"{where}{error.field}") from error
+    if why := device_choice.lacking(tuned["mode"], settings):
+        raise Refused(why, field="tuning.mode")
     return settings
 
 
 def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
-    """Check the tuning: all weights, or an adapter of a rank. Raises Refused, also where the installation cannot."""
+    """Check the tuning: all weights, or an adapter of a rank. Raises Refused."""
     mode = value.get("mode")
     wanted = {"mode"} if mode == "full" else {"mode", *LORA}
     if mode not in recipes.MODES:
         raise Refused(f"{mode!r} is unknown; use {', '.join(recipes.MODES)}", field="tuning.mode")
-    if why := recipes.lacking(mode):
-        raise Refused(why, field="tuning.mode")
     if unknown := sorted(set(value) - wanted):
         raise Refused(f"is not part of {mode}; {', '.join(sorted(wanted))} can be said", field=f"tuning.{unknown[0]}")
     if mode == "full":

@@ -14,7 +14,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Now
 
 from flywheel.agents.models import Artifact, RewardModel, Version
-from flywheel.core.recipes import ALGORITHMS, MODES
+from flywheel.core.recipes import ALGORITHMS, MODES, NEEDS, lacking
 from flywheel.edge.jobs import Job, JobEvent, State, ownerless
 from flywheel.edge.refusals import NoRoom
 from flywheel.environments.models import RewardRecipe, TaskSet
@@ -111,10 +111,12 @@ class TrainingRun(Job):
         """Devices of this worker's machine that nobody else holds, to be held by it.
 
         The devices of a machine and label are handed out in the order of the runs' numbers: one that waits for more of
-        them than are free is overtaken by none that came later, unless the machine will never have as many. Who went
-        silent holds nothing once its lease has run out.
+        them than are free is overtaken by none that came later, unless the machine will never have as many, or cannot
+        tune as it wants. Who went silent holds nothing once its lease has run out.
         """
         offered, host = devices.offered(), socket.gethostname()
+        if self.device != "ray" and lacking(self.tuning["mode"]):
+            raise NoRoom(f"it waits for a worker with {NEEDS[self.tuning['mode']]}; {host} has none")
         for label in [self.device] if self.device else devices.LOCAL:
             if names := offered.get(label):
                 with connection.cursor() as cursor:  # one claim of these at a time
@@ -128,7 +130,8 @@ class TrainingRun(Job):
         if width > total:
             raise NoRoom(f"it waits for a worker with {devices.counted(width, label)}; {host} has {total}")
         earlier = TrainingRun.objects.filter(ownerless(), device__in=("", label), pk__lt=self.pk)
-        if any(run.width(label) <= total for run in earlier.only("settings")):
+        rows = [run for run in earlier.only("settings", "tuning") if not lacking(run.tuning["mode"])]
+        if any(run.width(label) <= total for run in rows):
             raise NoRoom(f"it waits behind an earlier run for {wanted} of {host}")
         others = TrainingRun.objects.filter(held__host=host, held__label=label).exclude(pk=self.pk)
         held = others.filter(state=State.RUNNING, lease_until__gte=Now()).values_list("held__names", flat=True)

@@ -1,12 +1,14 @@
 """What a launch refuses, what it freezes, and that it happens once."""
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import AuditEntry
+from flywheel.accounts.models import AuditEntry, WorkerDevice
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.agents.models import Artifact
 from flywheel.core.envs import tictactoe
@@ -87,21 +89,22 @@ def test_a_server_that_could_not_sample_what_is_trained_is_refused(room: Room, m
     assert room.launch(**(asked | {"settings": served})).settings["rollouts"] == "vllm"
 
 
-def test_base_in_four_bits_is_refused_where_nothing_here_could_train_on_it(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_base_in_four_bits_is_refused_where_no_worker_could_train_on_it(room: Room) -> None:
+    """Whatever is installed beside the web: only workers train."""
     asked: dict[str, Any] = {"algorithm": "grpo", "tuning": {"mode": "qlora", "rank": 4}}
-    there = [False]
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: there[0] or None)
+    later = timezone.now() + timedelta(hours=1)
+    WorkerDevice.objects.create(host="a", label="cuda", name="0", modes=["full", "lora"], at=later)
+    WorkerDevice.objects.create(host="b", label="cpu", name="0", modes=["full", "lora", "qlora"], at=later)
 
     def refused(**settings: Any) -> tuple[str, str]:
         with pytest.raises(Refused) as error:
             room.launch(**asked, settings=settings)
         return error.value.field, error.value.problem
 
-    missing = "QLoRA needs bitsandbytes, which is not installed; install flywheel[qlora] and restart the worker"
-    assert refused() == ("tuning.mode", missing)
-    there[0] = True
+    needed = "QLoRA needs bitsandbytes, which no worker with a GPU has; install flywheel[qlora] there and restart it"
+    assert refused() == ("tuning.mode", needed)
+    assert room.launch(**asked, settings={"device": "cpu"}).device == "cpu"
+    WorkerDevice.objects.create(host="c", label="cuda", name="0", modes=["full", "lora", "qlora"], at=later)
     assert refused(rollouts="vllm")[0] == "settings.rollouts"
     assert refused(processes=2)[1] == "2 processes do not share a base in 4 bits; expected 1"
     assert room.launch(**asked).tuning == {"mode": "qlora", "rank": 4, "alpha": 16}

@@ -152,6 +152,27 @@ def test_what_a_worker_offers_is_told_or_found(monkeypatch: pytest.MonkeyPatch) 
     assert devices.offered() == {"cuda": ["GPU-1a"], "cpu": ["0", "1"]}
 
 
+def test_only_a_worker_that_can_tune_so_takes_a_run_which_holds_no_other_up(
+    queued: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_DEVICES", "cpu:1")
+    there = [False]
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: there[0] or None)
+    report_devices()
+    assert WorkerDevice.objects.get(label="cpu").modes == ["full", "lora"]
+    four_bits, other, last = queued("cpu"), queued("cpu"), queued("cpu")
+    TrainingRun.objects.filter(pk=four_bits.pk).update(tuning={"mode": "qlora", "rank": 4, "alpha": 8})
+    assert taken(four_bits) is None
+    assert four_bits.message == f"it waits for a worker with bitsandbytes; {HOST} has none"
+    assert taken(other) == ["0"]
+    there[0] = True
+    report_devices()
+    assert WorkerDevice.objects.get(label="cpu").modes == ["full", "lora", "qlora"]
+    TrainingRun.objects.filter(pk=other.pk).update(state=State.SUCCEEDED)
+    assert taken(last) is None, "now it waits behind the earlier one"
+    assert taken(four_bits) == ["0"]
+
+
 def test_a_run_takes_gpus_where_a_worker_that_lives_offers_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_choice.device_label({}) == ""
     report_devices()
