@@ -57,10 +57,12 @@ def draw(
     top_k: int = 0,
     until: Sequence[StoppingCriteria] = (),
     past: Past | None = None,
+    told: list[list[float]] | None = None,
 ) -> list[list[int]]:
     """Return the tokens of each answer, at most as many as its request wants, up to the first of `ends`. `top_k` draws
     from so many tokens alone, and from all when it is 0. With a `past` of the same rows, whose tokens the prompts begin
-    with, only what comes after them is read, and the answers become part of it."""
+    with, only what comes after them is read, and the answers become part of it. `told`
+    is given the log-probabilities of each answer's tokens in the distributions that they were drawn from."""
     if past is None and _is_shared(prompts):
         past = Past()
     if past is not None and past.cache is None:
@@ -81,18 +83,22 @@ def draw(
         disable_compile=True,
     )
     device = model.device
+    drawing = _Draw(requests, width, device, top_k, keeps=told is not None)
     with _generation_config(model, config):
         output = model.generate(
             input_ids=ids.to(device),
             attention_mask=mask.to(device),
             past_key_values=None if past is None else past.cache,
             generation_config=config,
-            logits_processor=[_Draw(requests, width, device, top_k)],
+            logits_processor=[drawing],
             stopping_criteria=[_Limits(limits, width, device), *until],
         )
     drawn = [_ended(tokens[:limit], ends) for tokens, limit in zip(output[:, width:].tolist(), limits, strict=True)]
     if past is not None and past.can_go_on:
         past.add(mask, [len(tokens) for tokens in drawn])
+    if told is not None:
+        of_all = torch.stack(drawing.kept, dim=1).tolist()
+        told += [row[: len(tokens)] for row, tokens in zip(of_all, drawn, strict=True)]
     return drawn
 
 
@@ -148,7 +154,9 @@ class _Draw(LogitsProcessor):
     rounding difference changes the choice only when the number falls right onto a border.
     """
 
-    def __init__(self, requests: Sequence[ChatRequest], width: int, device: torch.device, top_k: int) -> None:
+    def __init__(
+        self, requests: Sequence[ChatRequest], width: int, device: torch.device, top_k: int, *, keeps: bool = False
+    ) -> None:
         samplings = [request.sampling for request in requests]
         self._width, self._top_k = width, top_k
         self._greedy = torch.tensor([sampling.temperature <= 0 for sampling in samplings], device=device)
@@ -158,9 +166,14 @@ class _Draw(LogitsProcessor):
         longest = max(sampling.max_tokens for sampling in samplings)
         # Drawn on the CPU, so that a seed means the same numbers on every device.
         self._uniform = torch.stack([_uniform(request.seed, longest) for request in requests]).to(device)
+        self._keeps = keeps
+        self.kept: list[torch.Tensor] = []
+        """Of each step the log-probabilities (B) of what was drawn; 0 where the best was taken."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         best = scores.argmax(-1)
+        if self._keeps and self._is_greedy:
+            self.kept.append(torch.zeros(len(best), device=best.device))
         chosen = best if self._is_greedy else torch.where(self._greedy, best, self._drawn(input_ids, scores))
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
 
@@ -172,7 +185,11 @@ class _Draw(LogitsProcessor):
         probabilities = _nucleus(torch.softmax(scores / self._temperature, dim=-1), self._top_p)
         cumulated = probabilities.cumsum(-1)
         point = self._uniform[:, step : step + 1] * cumulated[:, -1:]
-        return torch.searchsorted(cumulated, point, right=True).clamp_(max=scores.shape[-1] - 1).squeeze(-1)
+        drawn = torch.searchsorted(cumulated, point, right=True).clamp_(max=scores.shape[-1] - 1)
+        if self._keeps:
+            logprobs = (probabilities.gather(1, drawn) / probabilities.sum(-1, keepdim=True)).log().squeeze(-1)
+            self.kept.append(torch.where(self._greedy, 0.0, logprobs))
+        return drawn.squeeze(-1)
 
 
 def _uniform(seed: int, count: int) -> torch.Tensor:

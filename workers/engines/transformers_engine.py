@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -130,9 +131,10 @@ class TransformersEngine:
         if model is None:
             return unasked
         started = time.monotonic()
+        told: list[list[float]] | None = [] if any(request.tells_tokens for request in requests) else None
         try:
             output = generation.draw(
-                model, prompts, requests, ends=self._stop_ids, pad=self._pad_id, until=[_Closed(self)]
+                model, prompts, requests, ends=self._stop_ids, pad=self._pad_id, until=[_Closed(self)], told=told
             )
         except torch.OutOfMemoryError as error:
             raise EngineError(
@@ -142,9 +144,15 @@ class TransformersEngine:
         if self.is_closed:
             return unasked
         share_ms = (time.monotonic() - started) * 1000 / len(prompts)
-        return [
+        answers = [
             answer_of(self._tokenizer, prompt, tokens, self._stop_ids, share_ms, request.tools)
             for tokens, prompt, request in zip(output, prompts, requests, strict=True)
+        ]
+        if told is None:
+            return answers
+        return [
+            replace(answer, token_ids=tuple(tokens), logprobs=tuple(logprobs)) if request.tells_tokens else answer
+            for answer, tokens, logprobs, request in zip(answers, output, told, requests, strict=True)
         ]
 
 

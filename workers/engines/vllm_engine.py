@@ -7,6 +7,7 @@ started anew) the adapter is loaded again.
 """
 
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -97,6 +98,7 @@ class VllmEngine(OpenAIEngine):
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
         body = super()._body(request) | ({"return_token_ids": True} if self._reader is not None else {})
+        body |= {"logprobs": True} if request.tells_tokens and self._reader is not None else {}
         return body | {"tool_choice": "none"} if request.tools else body
 
     def _response(self, content: bytes, latency_ms: float, tools: tuple[dict[str, Any], ...]) -> ChatResponse:
@@ -109,7 +111,18 @@ class VllmEngine(OpenAIEngine):
         except (KeyError, TypeError) as error:
             raise Failed(f"the server gives no token ids, by which calls are read: {error!r}") from error
         (read,) = self._reader.read([written])
-        return replace(response, text=read.text, tool_calls=read.tool_calls, error=read.error)
+        response = replace(response, text=read.text, tool_calls=read.tool_calls, error=read.error)
+        logprobs = _logprobs(value["choices"][0])
+        return replace(response, token_ids=written.tokens, logprobs=logprobs) if logprobs else response
+
+
+def _logprobs(choice: dict[str, Any]) -> tuple[float, ...]:
+    """Of each token that was sampled; nothing where the server gives none, or others than the answer has tokens."""
+    try:
+        found = tuple(float(step["logprob"]) for step in choice["logprobs"]["content"])
+    except (KeyError, TypeError, ValueError):
+        return ()
+    return found if len(found) == len(choice["token_ids"]) and all(map(math.isfinite, found)) else ()
 
 
 def _lead(step: dict[str, Any]) -> float:

@@ -169,7 +169,8 @@ def _answers(
     def ask(number: int) -> Asked:
         chunk = waiting[number * size : (number + 1) * size]
         attempts = [(core_task(task), sample, attempt_seed(run, task, sample)) for task, sample in chunk]
-        rollouts = play(engine, env, attempts, Sampling(**run.sampling))
+        # Only what may be trained on is worth its probabilities, of which offline RL makes importance ratios.
+        rollouts = play(engine, env, attempts, Sampling(**run.sampling), tells_tokens=run.split == Split.TRAIN)
         answered = [
             (task, rollout) for (task, _), rollout in zip(chunk, rollouts, strict=True) if rollout.error != UNASKED
         ]

@@ -46,6 +46,7 @@ METRICS = {
     "clip_ratio/high_mean": "clip_high",
     "clip_ratio/region_mean": "clip_region",
     "cispo_clip_ratio": "clip_high",
+    "recorded": "recorded_fraction",
     "kl": "kl",
     "num_tokens": "tokens",
     "mean_token_accuracy": "accuracy",

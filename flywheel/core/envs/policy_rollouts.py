@@ -32,6 +32,8 @@ class ChatRequest:
     seed: int
     """The same request with the same seed gets the same answer, whatever else is in the batch."""
     tools: tuple[dict[str, Any], ...] = ()
+    tells_tokens: bool = False
+    """The answer's tokens and their log-probabilities are wanted too, from an engine that has them."""
     schema: Mapping[str, Any] | None = None
     """The answer must be JSON of this schema. Servers are asked to see to it; whoever reads the answer checks it."""
 
@@ -54,6 +56,11 @@ class ChatResponse:
     """The error is for certain not the request's: its server could not be reached, was lost, down or full."""
     model: str = ""
     """Who answered, by the server's own word; empty where it says nothing."""
+    token_ids: tuple[int, ...] = ()
+    """What was sampled, its end included; empty where nobody wanted it, or nobody knows."""
+    logprobs: tuple[float, ...] = ()
+    """Log-probability of each of these tokens in the distribution that it was drawn from, temperature and top-p
+    included."""
 
 
 UNASKED = "not asked: the engine was closed"
@@ -83,6 +90,8 @@ class Rollout:
     seed: int
     messages: list[Message]
     responses: list[ChatResponse] = field(default_factory=list)
+    opened: int = 0
+    """How many of the messages are its opening, whoever speaks in it."""
     ended: str = ""
     """Why it was broken off by the policy's own length, to be judged as it stands; empty where it was not."""
     broken: str = ""
@@ -110,9 +119,11 @@ def play(
     env: Environment,
     attempts: Sequence[tuple[Task, int, int]],
     sampling: Sampling,
+    *,
+    tells_tokens: bool = False,
 ) -> list[Rollout]:
     """Play one episode for each `(task, sample, seed)`, all of them a turn at a time, in the order given, with the
-    environment's tools.
+    environment's tools. With `tells_tokens`, answers that were drawn have their tokens' log-probabilities.
 
     An answer with an error ends its episode; the others go on. A policy that has talked until its conversation does not
     fit into its context, or until the environment's tokens are spent, has had its episode: that is no error. What an
@@ -122,6 +133,7 @@ def play(
     rollouts = [Rollout(task, sample, seed, []) for task, sample, seed in attempts]
     for rollout in rollouts:
         rollout.messages += _guarded(rollout, lambda it: env.reset(it.task, it.seed))
+        rollout.opened = len(rollout.messages)
     playing = [rollout for rollout in rollouts if not rollout.broken]
     for _ in range(env.max_turns):
         if not playing:
@@ -132,6 +144,7 @@ def play(
                 limited(sampling, env, rollout.tokens_out),
                 rollout.seed + len(rollout.responses),
                 tools,
+                tells_tokens and sampling.temperature > 0,
             )
             for rollout in playing
         ]

@@ -101,8 +101,8 @@ class SourcedOut(Schema):
     thumbs: dict[str, int]
     """Rows with a thumb up (`true`) and down (`false`); empty for other kinds."""
     scores: dict[str, float]
-    """`attempts`, `groups`, `telling` (groups in which one attempt is better than another), `least` and `most`; empty
-    for other kinds."""
+    """`attempts`, `groups`, `telling` (groups in which one attempt is better than another), `least`, `most`,
+    `answers` and `recorded` (those with log-probabilities); empty for other kinds."""
     left_out: list[LeftOutOut]
     """Trajectories or rows that were left out, by reason."""
     problems: list[RowProblemOut]

@@ -3,21 +3,37 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flywheel.core.traces import Trace
+
 LEAST, MOST = -10.0, 1.0
 """Scores lie in [0, 1], and below it where something was taken off."""
 
 
+def recorded(trace: Trace) -> list[dict[str, Any]]:
+    """Of each thing that the assistant says in an attempt, the `token_ids` and `logprobs` with which it was sampled,
+    where they were recorded; empty where the steps are not the messages one by one."""
+    steps = [step.sampling for step in trace.steps if step.kind == "assistant"]
+    said = sum(message.role == "assistant" for message in trace.conversation())
+    if len(steps) != said:
+        return []
+    names = ("token_ids", "logprobs")
+    return [{name: step[name] for name in names} if all(map(step.get, names)) else {} for step in steps]
+
+
 class AttemptScores:
-    """Counts rows one after the other, each attempt once however many rows it has."""
+    """Counts rows, and each attempt once however many rows it has."""
 
     def __init__(self) -> None:
         self._groups: dict[str, list[float]] = {}
         """By group: its attempts, their least and their greatest score."""
         self._seen = set[int]()
+        self._rows = self._recorded = 0
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Count the rows that have a score."""
         for row in rows:
+            self._rows += "score" in row
+            self._recorded += "score" in row and bool(row.get("logprobs"))
             if "score" not in row or (name := hash((row["group"], row["attempt"]))) in self._seen:
                 continue
             self._seen.add(name)
@@ -27,8 +43,9 @@ class AttemptScores:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """A dataset's record of them, `{"attempts", "groups", "telling", "least", "most"}`; `telling` are the groups in
-        which one is better than another. Empty without scores."""
+        """A dataset's record of them, `{"attempts", "groups", "telling", "least", "most", "answers", "recorded"}`;
+        `telling` are the groups in which one is better than another, `recorded` the answers (rows) whose tokens have
+        their log-probabilities. Empty without scores."""
         if not self._groups:
             return {}
         counts, least, most = zip(*self._groups.values(), strict=True)
@@ -38,6 +55,8 @@ class AttemptScores:
             "telling": sum(low < high for low, high in zip(least, most, strict=True)),
             "least": min(least),
             "most": max(most),
+            "answers": self._rows,
+            "recorded": self._recorded,
         }
 
 

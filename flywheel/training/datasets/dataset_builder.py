@@ -36,7 +36,7 @@ from flywheel.environments.task_sets.frozen_sets import refuse_overlap
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import check_name
 from flywheel.evals.models import EvalRun
-from flywheel.training.datasets import contamination_checks, dataset_files
+from flywheel.training.datasets import attempt_scores, contamination_checks, dataset_files
 from flywheel.training.datasets.attempt_scores import all_alike, scores_of
 from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.models import Dataset
@@ -60,6 +60,8 @@ class Attempt(NamedTuple):
     score: float
     name: str
     """Its trace id."""
+    recorded: list[dict[str, Any]]
+    """As `attempt_scores.recorded` has it."""
 
 
 Attempts = dict[int, list[Attempt]]
@@ -378,16 +380,21 @@ def _thumbs(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator
 def _scored(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     for task in tasks:
         for tried in attempts.get(task.pk, []):
-            yield from scored(speaker, task, reopened(speaker, task, tried.messages), tried.score, tried.name)
+            episode = reopened(speaker, task, tried.messages)
+            yield from scored(speaker, task, episode, tried.score, tried.name, tried.recorded)
 
 
-def scored(speaker: Speaker, task: Task, episode: list[Message], score: float, name: str) -> Iterator[dict[str, Any]]:
-    """A row for each thing that the policy says in an attempt, as of a demonstration, with the score of the whole. Its
-    group is its task."""
-    for row in demonstrations(speaker, task, episode, "rollout"):
+def scored(
+    speaker: Speaker, task: Task, episode: list[Message], score: float, name: str, recorded: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """A row for each thing that the policy says in an attempt, as of a demonstration, with the score of the whole, and
+    with the log-probabilities that were recorded. Its group is its task."""
+    rows = list(demonstrations(speaker, task, episode, "rollout"))
+    told = recorded[-len(rows) :] if len(recorded) >= len(rows) else [{}] * len(rows)
+    for row, sampled in zip(rows, told, strict=False):
         (said,) = row["completion"]
         if said["content"].strip() or said.get("tool_calls"):
-            yield row | {"score": score, "group": str(task), "attempt": name}
+            yield row | {"score": score, "group": str(task), "attempt": name, **sampled}
 
 
 MAKERS = {"sft": _demonstrations, "pairs": _pairs, "tasks": _tasks, "thumbs": _thumbs, "scored": _scored}
@@ -405,7 +412,9 @@ def _attempts(rollouts: EvalRun | None) -> Attempts:
         trace = traces.get(result.trajectory_id or 0)
         said = trace.conversation() if trace else []
         if any(message.role == "assistant" for message in said):
-            tried = Attempt(bool(result.success), said, result.score or 0.0, trace.trace_id if trace else "")
+            assert trace is not None
+            recorded = attempt_scores.recorded(trace)
+            tried = Attempt(bool(result.success), said, result.score or 0.0, trace.trace_id, recorded)
             found.setdefault(result.task_id, []).append(tried)
     return found
 

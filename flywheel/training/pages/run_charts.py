@@ -73,6 +73,13 @@ PICTURES = [
     ),
     Picture("repetition", "Repetition", {"repetition": "text"}, share=True, note="was in the same attempt before"),
     Picture("truncated", "Cut-off completions", {"truncated_fraction": "completions"}, share=True),
+    Picture(
+        "recorded",
+        "Tokens with an importance ratio",
+        {"recorded_fraction": "tokens"},
+        share=True,
+        note="log-probability recorded",
+    ),
     Picture("clip", "Clip fraction", {"clip_low": "low", "clip_high": "high", "clip_region": "either"}, share=True),
     Picture("value_loss", "Value loss", {"value_loss": "loss"}, axis="loss", note="error of the predicted rewards"),
     Picture(

@@ -21,7 +21,7 @@ from flywheel.environments.models import Task
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import check_name
 from flywheel.evals.models import EvalRun
-from flywheel.training.datasets import contamination_checks, dataset_builder, dataset_files
+from flywheel.training.datasets import attempt_scores, contamination_checks, dataset_builder, dataset_files
 from flywheel.training.datasets.dataset_builder import Speaker, written_for
 from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.models import Dataset
@@ -34,6 +34,7 @@ from flywheel.training.rollouts.rollout_selection import (
     prefer,
     rollouts_of,
     select,
+    stored,
 )
 
 CARD = 1
@@ -130,9 +131,16 @@ def _imitated(speaker: Speaker, tasks: dict[int, Task], found: Selection, choice
 
 
 def _scored(speaker: Speaker, tasks: dict[int, Task], found: Selection, choice: Choice) -> Iterator[dict[str, Any]]:
-    for rollout, episode in _episodes(speaker, tasks, found.kept):
+    traces = stored(found.kept)
+    for rollout in found.kept:
+        if (trace := traces.get(rollout.pk)) is None:
+            continue
         task, score = tasks[rollout.task], rollout.score or 0.0
-        for row in dataset_builder.scored(speaker, task, episode, score, rollout.trace_id):
+        episode, recorded = (
+            dataset_builder.reopened(speaker, task, trace.conversation()),
+            attempt_scores.recorded(trace),
+        )
+        for row in dataset_builder.scored(speaker, task, episode, score, rollout.trace_id, recorded):
             yield {**row, "rollouts": [rollout.trace_id], "rewards": [score]}
 
 

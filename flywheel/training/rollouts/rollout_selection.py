@@ -23,7 +23,7 @@ from flywheel.core.digests import canonical
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.text.number_words import percent
-from flywheel.core.traces import Message
+from flywheel.core.traces import Message, Trace
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun, Result
@@ -193,13 +193,18 @@ def prefer(found: Selection, choice: Choice, *, most: int | None = None) -> Sele
 
 def conversations(rollouts: Iterable[Rollout]) -> dict[int, list[Message]]:
     """Return the conversation of each, by rollout."""
-    found: dict[int, list[Message]] = {}
+    return {pk: trace.conversation() for pk, trace in stored(rollouts).items()}
+
+
+def stored(rollouts: Iterable[Rollout]) -> dict[int, Trace]:
+    """Return the trajectory of each, by rollout."""
+    found: dict[int, Trace] = {}
     waiting = [rollout for rollout in rollouts if rollout.trajectory is not None]
     for start in range(0, len(waiting), AT_ONCE):
         part = waiting[start : start + AT_ONCE]
         rows = Trajectory.objects.filter(pk__in=[rollout.trajectory for rollout in part])
         traces = traces_of(rows)
-        found |= {r.pk: traces[r.trajectory].conversation() for r in part if r.trajectory in traces}
+        found |= {r.pk: traces[r.trajectory] for r in part if r.trajectory in traces}
     return found
 
 

@@ -6,6 +6,10 @@ from typing import Any
 
 from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.traces import Message, Outcome, Step, Trace
+from flywheel.trajectories.formats.messages.sampling import sampling
+
+LOGPROB_DIGITS = 6
+"""Behind the point: nearer than what two ways of adding up the same logits give."""
 
 
 def trace_of_rollout(
@@ -27,7 +31,8 @@ def trace_of_rollout(
     steps: list[Step] = []
     now = started_at
     for index, message in enumerate(rollout.messages):
-        response = next(responses, None) if message.role == "assistant" else None
+        is_own = message.role == "assistant" and index >= rollout.opened
+        response = next(responses, None) if is_own else None
         step = _step(f"m{index}", message, response, now)
         step.model = model if response else ""
         now = step.ended_at or now
@@ -59,4 +64,6 @@ def _step(span_id: str, message: Message, response: ChatResponse | None, now: da
         step.ended_at = now + timedelta(milliseconds=response.latency_ms or 0)
         step.finish_reason = response.finish_reason
         step.tokens_in, step.tokens_out, step.cost_usd = response.tokens_in, response.tokens_out, response.cost_usd
+        logprobs = [round(logprob, LOGPROB_DIGITS) for logprob in response.logprobs]
+        step.sampling = sampling(tokens=list(response.token_ids), logprobs=logprobs)
     return step

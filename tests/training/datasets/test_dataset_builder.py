@@ -158,7 +158,8 @@ def test_scored_attempts_are_those_of_an_eval_good_and_bad(room: Room) -> None:
     assert refused.value.field == "rollouts"
     rollouts = room.evaluated(spoken, split=Split.TRAIN)
     dataset = made(room, "scored", rollouts=rollouts)
-    assert dataset.recipe["scores"] == {"attempts": 12, "groups": 6, "telling": 6, "least": 0.0, "most": 1.0}
+    scores = {"attempts": 12, "groups": 6, "telling": 6, "least": 0.0, "most": 1.0}
+    assert dataset.recipe["scores"] == {**scores, "answers": 12, "recorded": 0}
     assert dataset.is_chosen_by_reward, "so the reward needs its audit"
     found = rows(dataset)
     task = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")

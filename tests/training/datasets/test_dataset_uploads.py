@@ -180,7 +180,8 @@ def test_scored_attempts_of_a_request_are_compared_with_each_other(room: Room) -
         ("book", "line 2, attempt 1", 0.5, None),
     ]
     assert [len(row["prompt"]) for row in rows(made)] == [1, 1, 1, 3]
-    assert made.recipe["scores"] == {"attempts": 3, "groups": 2, "telling": 1, "least": -0.5, "most": 1.0}
+    scores = {"attempts": 3, "groups": 2, "telling": 1, "least": -0.5, "most": 1.0}
+    assert made.recipe["scores"] == {**scores, "answers": 4, "recorded": 1}
     assert found.use == "AWR can learn from it."
 
 

@@ -328,6 +328,7 @@ def test_the_api_says_the_same(room: Room, run: EvalRun, key: Any, client: Any) 
 def test_scored_attempts_keep_the_worse_ones_and_each_repetition(room: Room, run: EvalRun) -> None:
     made = written(room, run, form="scored")
     assert made.kind == "scored"
-    assert made.recipe["scores"] == {"attempts": 24, "groups": 6, "telling": 6, "least": 0.0, "most": 1.0}
+    scores = {"attempts": 24, "groups": 6, "telling": 6, "least": 0.0, "most": 1.0}
+    assert made.recipe["scores"] == {**scores, "answers": 24, "recorded": 0}
     assert made.is_chosen_by_reward
     assert all(row["rollouts"] == [row["attempt"]] and row["rewards"] == [row["score"]] for row in rows(made))

@@ -31,8 +31,10 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.submission import attempt_seed, resume
 from flywheel.evals.runs.unanswered_attempts import can_resume
 from flywheel.promotions.models import Candidate
+from flywheel.training.datasets import dataset_builder
 from flywheel.training.models import Dataset, TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
+from flywheel.trajectories.store.stored_traces import traces_of
 from tests.conftest import Build
 from tests.evals.fake import FakeEngine, carry_out, claim, finished, right, say, submit, work, wrong
 from tests.worker import Worker
@@ -58,6 +60,38 @@ def test_every_attempt_is_judged_and_stored_as_a_rollout(build: Build, monkeypat
         assert result.trajectory.metadata["state"] == result.task.state
     assert run.summary["metrics"]["success"]["mean"] == 1.0
     assert run.summary["buckets"]["guards a success"]["tasks"] == 8
+
+
+def test_log_probabilities_are_kept_of_what_may_be_trained_on_and_reach_a_dataset_of_attempts(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_set = build.task_set(train=2, held_out=1)
+    answers = {True: right, False: wrong}
+
+    def told(request: ChatRequest) -> ChatResponse:
+        answer = answers[request.seed % 2 == 0](request)
+        sampled = {"token_ids": (7, 8, 2), "logprobs": (-0.12345678, 0.0, -1.5)} if request.tells_tokens else {}
+        return replace(answer, **sampled)
+
+    held_out = carry_out(submit(build, task_set, samples=1), monkeypatch, told)
+    assert not any(request.tells_tokens for request in held_out.asked)
+    run = submit(build, task_set, split=Split.TRAIN, samples=6)
+    asked = carry_out(run, monkeypatch, told).asked
+    assert all(request.tells_tokens for request in asked)
+    (result,) = run.results.all()[:1]
+    assert result.trajectory is not None
+    trace = traces_of([result.trajectory])[result.trajectory.pk]
+    sampled = {"token_ids": [7, 8, 2], "logprobs": [-0.123457, 0.0, -1.5]}
+    assert [step.sampling for step in trace.steps if step.kind == "assistant"] == [sampled]
+    made = dataset_builder.build(
+        name="tried", kind="scored", task_set=task_set, actor=Actor(build.cast.trainer), rollouts=run
+    )
+    with dataset_builder.open_rows(made) as file:
+        rows = [json.loads(line) for line in file]
+    assert [{name: row[name] for name in sampled} for row in rows] == [sampled] * len(rows)
+    assert (made.recipe["scores"]["recorded"], made.recipe["scores"]["answers"]) == (len(rows), len(rows))
+    greedy = submit(build, task_set, split=Split.TRAIN, samples=1, sampling={"temperature": 0.0})
+    assert not any(request.tells_tokens for request in carry_out(greedy, monkeypatch, told).asked), "nothing is drawn"
 
 
 def test_what_nobody_may_look_at_is_judged_and_not_kept(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:

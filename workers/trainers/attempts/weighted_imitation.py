@@ -64,6 +64,8 @@ class WeightedTrainer(SFTTrainer):
         (log_probs,) = found
         ratios = torch.where(recorded.isnan(), 1.0, (log_probs.detach() - recorded).exp())
         known = ~recorded.isnan()
+        if self.recorded:
+            trl_seams.measured(self, "recorded", (known.sum() / (inputs["labels"] != UNREAD).sum().clamp(min=1)).item())
         if known.any():
             over = (ratios[known] > self.about.max_ratio).float().mean().item()
             trl_seams.measured(self, "cispo_clip_ratio", over)
@@ -83,7 +85,8 @@ class WeightedTrainer(SFTTrainer):
 
     def _recorded(self, rows: Sequence[Row], warn: Callable[[str], None]) -> dict[int, Tensor]:
         """Log-probabilities by the place of their row, where they are as many as the tokens that the policy wrote: what
-        a template adds behind the end of an answer nobody sampled, and some servers do not tell of the end."""
+        a template adds behind the end of an answer nobody sampled, and some servers do not tell of the end. Where the
+        tokens themselves were recorded they must be the same."""
         ends = set(ends_of(self.model, self.processing_class))
         prepared: Any = self.train_dataset
         limit: int = self.args.max_length  # type: ignore[attr-defined]
@@ -91,18 +94,20 @@ class WeightedTrainer(SFTTrainer):
         for row in prepared:
             if not (given := rows[row["row"]].get("logprobs")):
                 continue
+            sampled: Sequence[int] = rows[row["row"]].get("token_ids", ())
             learnt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label != UNREAD]
             last = max((at for at, token in enumerate(learnt) if token in ends), default=None)
             is_cut = len(row["input_ids"]) >= limit
             own = len(learnt) if last is None else last + 1
-            if len(given) in (own, own - 1) or (is_cut and len(given) >= own):
+            is_same = all(ours == theirs for ours, theirs in zip(learnt, sampled, strict=False))
+            if is_same and (len(given) in (own, own - 1) or (is_cut and len(given) >= own)):
                 found[row["row"]] = torch.tensor(given)
             else:
                 strange += 1
         if strange:
             warn(
-                f"{strange} of {len(prepared)} rows have another number of log-probabilities than their "
-                "answer has tokens; they are learnt without importance ratios"
+                f"{strange} of {len(prepared)} rows have log-probabilities of other tokens than their answer's; they "
+                "are learnt without importance ratios"
             )
         return found
 

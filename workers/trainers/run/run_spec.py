@@ -267,6 +267,9 @@ def _check_scored(row: Mapping[str, Any]) -> None:
     recorded = row.get("logprobs", [])
     if not isinstance(recorded, list) or not all(map(_is_number, recorded)):
         raise TypeError("logprobs: a list of numbers is wanted, one for each token of the answer")
+    tokens = row.get("token_ids", [])
+    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+        raise TypeError("token_ids: a list of whole numbers is wanted")
 
 
 def _is_number(value: Any) -> bool:

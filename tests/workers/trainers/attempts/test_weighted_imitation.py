@@ -68,14 +68,17 @@ def test_it_learns_as_the_reference_does(make: Make, trained: Path) -> None:
         given = (own + 0.3 * torch.randn(len(own), generator=noise)).clamp(max=0)[: len(own) - less]
         data.train[place]["logprobs"] = given.tolist()
         recorded[place] = None if less == 5 else given
+    # The tokens themselves, where they were recorded, must be the answer's.
+    data.train[0]["token_ids"] = said[0][0][0, said[0][1] :].tolist()
+    data.train[3] |= {"logprobs": [-1.0] * len(_logps(before, said[3])), "token_ids": [5, 6]}
     trainer = sft.build(run, loaded, env, data)
     watched = Watched(before)
     trainer.add_callback(watched)
     trainer.train()
 
     assert run.events == [
-        "1 of 4 rows have another number of log-probabilities than their answer has tokens; they are learnt without "
-        "importance ratios"
+        "2 of 4 rows have log-probabilities of other tokens than their answer's; they are learnt without importance "
+        "ratios"
     ]
     after = watched.models[1]
     scores = [each["score"] for each in rows]
@@ -100,6 +103,8 @@ def test_it_learns_as_the_reference_does(make: Make, trained: Path) -> None:
     assert wanted.keys() == watched.gradients.keys()
     for name, gradient in wanted.items():
         torch.testing.assert_close(watched.gradients[name], gradient, rtol=1e-3, atol=1e-5)
+    kept = sum(len(each) for each in recorded if each is not None)
+    assert trainer.state.log_history[1]["recorded"] == pytest.approx(kept / tokens, abs=0.05)
     assert trainer.state.log_history[1]["loss"] == pytest.approx(loss.item(), abs=1e-5)
 
 
