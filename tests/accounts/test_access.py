@@ -20,6 +20,7 @@ from ninja.operation import Operation
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, ModelPrice, Permission, Role, Scope, User
+from flywheel.agents.models import HubVersion
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Generation, Proving, RewardRecipe, Trial, WorldTrial
 from flywheel.environments.playground.episode_moves import start as start_play
@@ -59,7 +60,7 @@ PAGES = {
     Permission.VIEW: """
         overview:index overview:scene overview:find
         agents:index agents:agent agents:version agents:difference agents:choose_difference
-        agents:downloads agents:download
+        agents:downloads agents:download agents:hub_version agents:hub_version_live
         trajectories:index trajectories:facets trajectories:export
         trajectories:detail trajectories:conversation trajectories:steps
         trajectories:step trajectories:turn trajectories:search trajectories:totals
@@ -101,7 +102,8 @@ PAGES = {
         failures:label_cluster
     """,
     Permission.BUILD: """
-        agents:new agents:new_version agents:merge failures:new_queue failures:edit_queue failures:archive_queue
+        agents:new agents:new_version agents:merge agents:cancel_hub_version agents:resume_hub_version
+        failures:new_queue failures:edit_queue failures:archive_queue
         failures:define_bucket failures:edit_bucket failures:archive_bucket
         trajectories:import trajectories:map trajectories:map_preview trajectories:discard
         trajectories:import_job trajectories:import_live trajectories:cancel_import trajectories:resume_import
@@ -156,7 +158,7 @@ CALLS = {
     Scope.INGEST: "import_trajectories give_feedback",
     Scope.READ: """
         list_agents get_agent list_versions get_version propose_version list_version_changes
-        list_version_downloads download_version
+        list_version_downloads download_version get_fetched_version
         list_trajectories get_trajectory export_trajectories list_feedback list_batches
         get_trajectory_outline search_trajectory get_trajectory_totals
         get_metrics list_reward_models
@@ -196,7 +198,7 @@ CALLS = {
     Scope.BUILD: """
         export_environment import_tasks import_openai_eval
         create_agent create_version create_version_from_traffic make_queue change_queue define_bucket change_bucket
-        upload_version merge_version
+        upload_version merge_version fetch_version
         list_quarantined get_quarantined replay_quarantined dismiss_quarantined
         create_environment make_environment_version make_task make_all_tasks make_tasks_of_many retire_task
         make_variants
@@ -525,11 +527,15 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         digest="0" * 64,
         created_by=cast.builder,
     )
+    hub_version = HubVersion.objects.create(
+        project=cast.project, created_by=cast.builder, agent=candidate.agent, name="own/tiny", content={}
+    )
     values: dict[tuple[str, str], Any] = {
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
         ("agents", "other"): candidate.baseline.number,
         ("agents", "dtype"): "base",
+        ("agents", "fetch"): hub_version.pk,
         ("agents", "part"): "weights",
         ("trajectories", "trace_id"): trajectory.trace_id,
         ("trajectories", "name"): candidate.agent.name,

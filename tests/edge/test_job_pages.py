@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
+from flywheel.agents.models import HubVersion
 from flywheel.edge.jobs import Job, State
 from flywheel.environments.models import Generation, Proving
 from flywheel.evals.models import EvalRun, Rescore
@@ -64,6 +65,13 @@ KINDS = {
         ("environments.stop_generation", "environments.resume_generation"),
         "generation {pk}",
     ),
+    "hub version": Kind(
+        "agents:hub_version_live",
+        "agents:cancel_hub_version",
+        "agents:resume_hub_version",
+        ("agents.cancel_hub_version", "agents.resume_hub_version"),
+        "fetch {pk}",
+    ),
     "proving": Kind(
         "environments:proving_live",
         "environments:stop_proving",
@@ -116,6 +124,8 @@ def job_of(name: str, build: Build, cast: Cast) -> Job:
         training = training_run(build)
         about |= {name: getattr(training, name) for name in ("base", "dataset", "task_set", "algorithm", "settings")}
         return TokenPreview.objects.create(**about)
+    if name == "hub version":
+        return HubVersion.objects.create(**about, agent=build.agent(), name="own/tiny", content={})
     if name == "bulk":
         options = {"tags": ["a"]}
         return bulk_actions.submit(

@@ -1,5 +1,6 @@
 """Versions of an agent, for programs."""
 
+import uuid
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
@@ -10,11 +11,12 @@ from ninja import Field, Query, Router, Status
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.model_archives import store_archive
-from flywheel.agents.models import Artifact, Version
+from flywheel.agents.models import Artifact, HubVersion, Version
 from flywheel.agents.references import find_agent, find_version
 from flywheel.agents.registration import OnlyAdmins, artifacts_of, make_version
 from flywheel.agents.version_changes import Change, changes
 from flywheel.agents.version_content import TRANSFORMERS, VersionContent
+from flywheel.agents.weights import hub_versions
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.answers import ListQuery, Number, Ref, page_of, paginate
 from flywheel.edge.refusals import Refused, at_field, one
@@ -130,6 +132,71 @@ def upload_version(request: HttpRequest, name: str, query: Query[WeightsQuery]) 
     content = replace(content, base_model=query.base_model or content.base_model)
     made, is_new = make_version(agent=agent, actor=asked.actor, content=content, parent=like, note=query.note)
     return Status(201 if is_new else 200, made)
+
+
+class HubVersionIn(Body):
+    """Weights on the model hub, for a version that is otherwise a copy of `like`."""
+
+    name: str
+    """On the hub: `owner/name`, for example `Qwen/Qwen3-0.6B`."""
+    revision: str = "main"
+    """Commit, branch or tag; the version notes the commit."""
+    kind: Literal["model", "adapter"] = "model"
+    """`adapter` for a LoRA adapter, which goes on the weights of the version `like`."""
+    like: int | None = None
+    """Number of the version whose prompt, tools and sampling it takes."""
+    base_model: str = ""
+    """Display name of the model; by default the name on the hub, or for an adapter that of `like`."""
+    note: str = ""
+    key: uuid.UUID | None = None
+    """Your own UUID. Repeating a key returns the same job."""
+
+
+class HubVersionOut(Schema):
+    id: int
+    name: str
+    revision: str
+    state: str
+    """`queued`, `running`, `succeeded`, `failed` or `cancelled`."""
+    error: str
+    """Why there is no version."""
+    version: Ref | None
+    """The version; null until the weights are here."""
+
+
+@router.post("/agents/{name}/versions/hub", response={200: HubVersionOut, 201: HubVersionOut}, auth=Key(Scope.BUILD))
+def fetch_version(request: HttpRequest, name: str, body: HubVersionIn) -> Status[HubVersion]:
+    """Create a version of weights on the model hub that the operator allows (`FLYWHEEL_HUB`). A worker fetches
+    .safetensors, JSON and text at one commit, no pickles and no code: follow its `state`. 422 if no hub is allowed."""
+    asked = keyed(request)
+    agent = find_agent(asked.project, name)
+    with at_field("like"):
+        like = find_version(asked.project, f"{agent}@{body.like}") if body.like is not None else None
+    copied = VersionContent(base_model="", endpoint={}) if like is None else VersionContent.of(like)
+    is_here = copied.endpoint.get("kind") == TRANSFORMERS
+    base_model = body.base_model or (copied.base_model if body.kind == "adapter" else body.name)
+    content = replace(copied, base_model=base_model, endpoint=copied.endpoint if is_here else {"kind": TRANSFORMERS})
+    if body.kind == "model":
+        content = replace(content, weights=None, adapter=None)
+    job, made = hub_versions.request(
+        agent=agent,
+        actor=asked.actor,
+        name=body.name,
+        revision=body.revision,
+        kind=body.kind,
+        content=content,
+        parent=like,
+        note=body.note,
+        key=body.key,
+    )
+    return Status(201 if made else 200, job)
+
+
+@router.get("/agents/{name}/versions/hub/{int:fetch}", response=HubVersionOut, auth=Key(Scope.READ))
+def get_fetched_version(request: HttpRequest, name: str, fetch: int) -> HubVersion:
+    """Return how far a worker is with weights from the hub, and the version once it is there."""
+    rows = find_agent(keyed(request).project, name).hub_versions.select_related("version__agent")
+    return one(rows, pk=fetch)
 
 
 @router.get("/agents/{name}/versions/{int:number}", response=VersionOut, auth=Key(Scope.READ))

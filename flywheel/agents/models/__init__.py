@@ -3,6 +3,7 @@
 from flywheel.agents.models.agents import Agent
 from flywheel.agents.models.artifacts import Artifact
 from flywheel.agents.models.attempt_keys import AttemptKey, AttemptSpan
+from flywheel.agents.models.hub_versions import HubVersion, HubVersionEvent
 from flywheel.agents.models.merged_weights import MergedWeights, MergedWeightsEvent
 from flywheel.agents.models.reward_models import RewardModel
 from flywheel.agents.models.versions import Version
@@ -12,6 +13,8 @@ __all__ = [
     "Artifact",
     "AttemptKey",
     "AttemptSpan",
+    "HubVersion",
+    "HubVersionEvent",
     "MergedWeights",
     "MergedWeightsEvent",
     "RewardModel",

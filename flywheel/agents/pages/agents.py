@@ -16,9 +16,11 @@ from flywheel.agents.pages.program_snippets import snippet_of
 from flywheel.agents.pages.success_chart import held_out_chart, newest_evals, success_chart
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_changes import PROMPT, changes, lines
+from flywheel.agents.weights import hub_versions
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import refusal_shown
+from flywheel.system import env
 
 RECENT = 20
 CHARTED = 4
@@ -151,7 +153,18 @@ def new_version(request: PageRequest, name: str) -> HttpResponse:
         return _version_form(request, found, like, VersionForm.start(found, like))
     form = VersionForm(found, like, request.POST, request.FILES)
     if form.is_valid():
-        with refusal_shown(form):
+        with refusal_shown(form, name="hub_name", revision="hub_revision"):
+            if form.is_of_hub:
+                job, _ = hub_versions.request(
+                    agent=found,
+                    actor=request.actor,
+                    name=form.cleaned_data["hub_name"].strip(),
+                    revision=form.cleaned_data["hub_revision"].strip() or "main",
+                    content=form.content(),
+                    parent=like,
+                    note=form.cleaned_data["note"],
+                )
+                return redirect("agents:hub_version", request.project.slug, job.pk)
             made, is_new = make_version(
                 agent=found, actor=request.actor, content=form.content(), parent=like, note=form.cleaned_data["note"]
             )
@@ -164,7 +177,7 @@ def new_version(request: PageRequest, name: str) -> HttpResponse:
 def _version_form(
     request: PageRequest, agent: Agent, like: Version | None, form: VersionForm, status: int = 200
 ) -> HttpResponse:
-    context = {"agent": agent, "like": like, "form": form, "has_runs": _has_runs(agent)}
+    context = {"agent": agent, "like": like, "form": form, "has_runs": _has_runs(agent), "has_hub": bool(env.hub())}
     return render(request, "agents/new_version.html", context, status=status)
 
 

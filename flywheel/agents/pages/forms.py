@@ -23,8 +23,9 @@ from flywheel.agents.version_content import (
     VersionContent,
 )
 from flywheel.core.traces.call_forms import LABELS
+from flywheel.system import env
 
-UPLOAD = "upload"
+UPLOAD, HUB = "upload", "hub"
 SERVER = ("base_url", "model", "api_key_env", "price_in", "price_out")
 HIDDEN = ("timeout_s", "concurrency", "batch_size", "device", "dtype")
 TEMPLATE = ("chat_template_kwargs",)
@@ -76,6 +77,8 @@ class VersionForm(forms.Form):
     price_out = forms.FloatField(min_value=0, max_value=10_000, required=False)
     weights = forms.ChoiceField(required=False)
     weights_files = _Files(required=False)
+    hub_name = forms.CharField(max_length=201, required=False)
+    hub_revision = forms.CharField(max_length=100, required=False)
     adapter = forms.ChoiceField(required=False)
     adapter_files = _Files(required=False)
     system_prompt = forms.CharField(required=False, strip=False, widget=forms.Textarea(attrs={"rows": 8}))
@@ -100,6 +103,8 @@ class VersionForm(forms.Form):
             assert isinstance(field, forms.ChoiceField)
             kept = [(one.digest, _named(one)) for one in self.stored.values() if one.kind == kind]
             field.choices = [("", "none"), *kept, (UPLOAD, "upload files")]
+            if name == "weights" and env.hub():
+                field.choices = [*field.choices, (HUB, f"fetch from {env.hub()}")]
         for name, label in (("weights_files", "Files of the weights"), ("adapter_files", "Files of the adapter")):
             accepted = ",".join((*sorted(artifacts.ALLOWED), *model_archives.ENDINGS))
             self.fields[name].widget.attrs |= {"accept": accepted, "multiple": True, "aria-label": label}
@@ -143,6 +148,11 @@ class VersionForm(forms.Form):
             return shlex.split(self.cleaned_data["command"])
         except ValueError as error:
             raise forms.ValidationError(f"its quotes do not fit ({error})") from None
+
+    @property
+    def is_of_hub(self) -> bool:
+        """Whether a worker has to fetch its weights first."""
+        return bool(self.cleaned_data["kind"] == TRANSFORMERS and self.cleaned_data["weights"] == HUB)
 
     def content(self) -> VersionContent:
         """Return the version's content. Stores what was uploaded. Raises artifacts.ArtifactError."""

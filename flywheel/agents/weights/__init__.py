@@ -1,1 +1,1 @@
-"""How weights come and go: merged ones, downloads as one archive."""
+"""How weights come and go: from a hub, merged, and as downloads in one archive."""

@@ -1,7 +1,5 @@
 """`manage.py add_version`: make a version of weights of any size, in a directory of this machine or on a model hub."""
 
-import os
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from flywheel.agents.models import Artifact
 from flywheel.agents.references import find_agent, find_version
 from flywheel.agents.registration import make_version
 from flywheel.agents.version_content import TRANSFORMERS, VersionContent
+from flywheel.core.network import model_hub
 from flywheel.edge.refusals import Refused
 from flywheel.system import env
 
@@ -80,31 +79,15 @@ def _fetched(name: str, revision: str) -> Iterator[tuple[str, str]]:
 
     Raises CommandError.
     """
-    endpoint = env.hub()
-    if not endpoint:
+    if not (hub := env.hub()):
         raise CommandError(
             "no hub is allowed here; the operator sets FLYWHEEL_HUB, for example to https://huggingface.co"
         )
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise CommandError(f"--hub: expected owner/name, for example Qwen/Qwen3-0.6B, not {name!r}")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    try:
-        from huggingface_hub import HfApi, snapshot_download
-    except ImportError as error:
-        raise CommandError("huggingface_hub is not installed; install flywheel[train]") from error
     with tempfile.TemporaryDirectory(prefix="flywheel-hub-") as place:
         try:
-            commit = str(HfApi(endpoint=endpoint).model_info(name, revision=revision).sha)
-            snapshot_download(
-                name,
-                revision=commit,
-                endpoint=endpoint,
-                allow_patterns=[f"*{ending}" for ending in sorted(ALLOWED)],
-                ignore_patterns=["*/*"],
-                local_dir=place,
-            )
-        except Exception as error:  # of its own, of HTTP's, of the network's
-            raise CommandError(f"{name} cannot be fetched from {endpoint}: {str(error).strip()[:300]}") from error
+            commit = model_hub.fetch(hub, name, revision, Path(place), sorted(ALLOWED))
+        except model_hub.HubError as error:
+            raise CommandError(f"--hub: {error}") from error
         yield place, commit
 
 
