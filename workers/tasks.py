@@ -20,8 +20,8 @@ from flywheel.edge import job_queue, jobs
 from flywheel.system import devices
 
 HANDLERS = {
-    "agents.HubVersion": "workers.jobs.weights.hub_versions.fetch",
-    "agents.MergedWeights": "workers.jobs.weights.merged_weights.merge",
+    "agents.HubVersion": "workers.jobs.weights.hub_downloads.fetch",
+    "agents.MergedWeights": "workers.jobs.weights.adapter_merges.merge",
     "environments.Generation": "workers.jobs.task_generation.make_tasks",
     "environments.PlayTurn": "workers.jobs.playground_moves.make_moves",
     "environments.Proving": "workers.jobs.task_proofs.prove_tasks",

@@ -66,8 +66,8 @@ VARIABLES = {
         Variable(
             "FLYWHEEL_HUB",
             "",
-            "http(s)://host[:port] of a model hub that `manage.py add_version --hub` may download from, such as "
-            "https://huggingface.co; empty for none",
+            "http(s)://host[:port] of a model hub from which `manage.py add_version --hub`, and workers for those who "
+            "may create versions, may download, such as https://huggingface.co; empty for none",
         ),
         Variable(
             "FLYWHEEL_URL",

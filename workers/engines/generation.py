@@ -6,7 +6,7 @@ the same tokens whatever else is in the batch.
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import DynamicCache, GenerationConfig
@@ -47,6 +47,12 @@ class Past:
         self.seen = torch.cat([mask, written.to(mask.dtype)], dim=1)
 
 
+class Drawn(NamedTuple):
+    tokens: list[int]
+    logprobs: list[float]
+    """Of each token in the distribution that it was drawn from, where the request wants them."""
+
+
 def draw(
     model: Any,
     prompts: Sequence[Sequence[int]],
@@ -57,12 +63,10 @@ def draw(
     top_k: int = 0,
     until: Sequence[StoppingCriteria] = (),
     past: Past | None = None,
-    told: list[list[float]] | None = None,
-) -> list[list[int]]:
+) -> list[Drawn]:
     """Return the tokens of each answer, at most as many as its request wants, up to the first of `ends`. `top_k` draws
     from so many tokens alone, and from all when it is 0. With a `past` of the same rows, whose tokens the prompts begin
-    with, only what comes after them is read, and the answers become part of it. `told`
-    is given the log-probabilities of each answer's tokens in the distributions that they were drawn from."""
+    with, only what comes after them is read, and the answers become part of it."""
     if past is None and _is_shared(prompts):
         past = Past()
     if past is not None and past.cache is None:
@@ -83,7 +87,7 @@ def draw(
         disable_compile=True,
     )
     device = model.device
-    drawing = _Draw(requests, width, device, top_k, keeps=told is not None)
+    drawing = _Draw(requests, width, device, top_k, keeps=any(request.tells_tokens for request in requests))
     with _generation_config(model, config):
         output = model.generate(
             input_ids=ids.to(device),
@@ -96,10 +100,11 @@ def draw(
     drawn = [_ended(tokens[:limit], ends) for tokens, limit in zip(output[:, width:].tolist(), limits, strict=True)]
     if past is not None and past.can_go_on:
         past.add(mask, [len(tokens) for tokens in drawn])
-    if told is not None:
-        of_all = torch.stack(drawing.kept, dim=1).tolist()
-        told += [row[: len(tokens)] for row, tokens in zip(of_all, drawn, strict=True)]
-    return drawn
+    kept = torch.stack(drawing.kept, dim=1).tolist() if drawing.kept else [[]] * len(drawn)
+    return [
+        Drawn(tokens, told[: len(tokens)] if request.tells_tokens else [])
+        for tokens, told, request in zip(drawn, kept, requests, strict=True)
+    ]
 
 
 def _is_shared(prompts: Sequence[Sequence[int]]) -> bool:

@@ -131,10 +131,9 @@ class TransformersEngine:
         if model is None:
             return unasked
         started = time.monotonic()
-        told: list[list[float]] | None = [] if any(request.tells_tokens for request in requests) else None
         try:
             output = generation.draw(
-                model, prompts, requests, ends=self._stop_ids, pad=self._pad_id, until=[_Closed(self)], told=told
+                model, prompts, requests, ends=self._stop_ids, pad=self._pad_id, until=[_Closed(self)]
             )
         except torch.OutOfMemoryError as error:
             raise EngineError(
@@ -144,16 +143,18 @@ class TransformersEngine:
         if self.is_closed:
             return unasked
         share_ms = (time.monotonic() - started) * 1000 / len(prompts)
-        answers = [
-            answer_of(self._tokenizer, prompt, tokens, self._stop_ids, share_ms, request.tools)
-            for tokens, prompt, request in zip(output, prompts, requests, strict=True)
-        ]
-        if told is None:
-            return answers
         return [
-            replace(answer, token_ids=tuple(tokens), logprobs=tuple(logprobs)) if request.tells_tokens else answer
-            for answer, tokens, logprobs, request in zip(answers, output, told, requests, strict=True)
+            self._answer(prompt, drawn, request, share_ms)
+            for drawn, prompt, request in zip(output, prompts, requests, strict=True)
         ]
+
+    def _answer(
+        self, prompt: Sequence[int], drawn: generation.Drawn, request: ChatRequest, latency_ms: float
+    ) -> ChatResponse:
+        answer = answer_of(self._tokenizer, prompt, drawn.tokens, self._stop_ids, latency_ms, request.tools)
+        if not request.tells_tokens:
+            return answer
+        return replace(answer, token_ids=tuple(drawn.tokens), logprobs=tuple(drawn.logprobs))
 
 
 class _Closed(StoppingCriteria):

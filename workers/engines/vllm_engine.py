@@ -117,7 +117,8 @@ class VllmEngine(OpenAIEngine):
 
 
 def _logprobs(choice: dict[str, Any]) -> tuple[float, ...]:
-    """Of each token that was sampled; nothing where the server gives none, or others than the answer has tokens."""
+    """The log-probability of each token that was sampled; none where the server gives none, or others than the answer
+    has tokens."""
     try:
         found = tuple(float(step["logprob"]) for step in choice["logprobs"]["content"])
     except (KeyError, TypeError, ValueError):

@@ -5,6 +5,9 @@ from datetime import timedelta
 from django.db import models
 from django.db.models.functions import Now
 
+from flywheel.core import recipes
+from flywheel.system import devices
+
 
 class Pulse(models.Model):
     """When a background process last reported; `readyz` reads it."""
@@ -39,3 +42,25 @@ class WorkerDevice(models.Model):
     @classmethod
     def alive(cls) -> "models.QuerySet[WorkerDevice]":
         return cls.objects.filter(at__gte=Now() - cls.ALIVE_FOR)
+
+    @classmethod
+    def label_of(cls, asked: str) -> str:
+        """The label that is asked for, and for `auto` the best that a worker has now; empty where none lives."""
+        if asked != "auto":
+            return asked
+        alive = set(cls.alive().values_list("label", flat=True))
+        return next((label for label in devices.LOCAL if label in alive), "")
+
+    @classmethod
+    def lacking(cls, mode: str, asked: str) -> str:
+        """Say why no worker that lives can tune so on the devices that are asked for; empty where one can, where none
+        lives to say so, and on a Ray cluster, of whose installation no worker knows."""
+        if mode not in recipes.NEEDS:
+            return ""
+        label = cls.label_of(asked)
+        told = list(cls.alive().filter(label=label).values_list("modes", flat=True))
+        if label == "ray" or not told or any(mode in modes for modes in told):
+            return ""
+        needed = f"{recipes.MODES[mode]} needs {recipes.NEEDS[mode]}"
+        where = devices.WORDS[label][0]
+        return f"{needed}, which no worker with a {where} has; install flywheel[{mode}] there and restart it"

@@ -17,6 +17,7 @@ from flywheel.agents.registration import OnlyAdmins, artifacts_of, make_version
 from flywheel.agents.version_changes import Change, changes
 from flywheel.agents.version_content import TRANSFORMERS, VersionContent
 from flywheel.agents.weights import hub_versions
+from flywheel.agents.weights.hub_versions import HubSource
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.answers import ListQuery, Number, Ref, page_of, paginate
 from flywheel.edge.refusals import Refused, at_field, one
@@ -181,9 +182,7 @@ def fetch_version(request: HttpRequest, name: str, body: HubVersionIn) -> Status
     job, made = hub_versions.request(
         agent=agent,
         actor=asked.actor,
-        name=body.name,
-        revision=body.revision,
-        kind=body.kind,
+        source=HubSource(body.name, body.revision, body.kind),
         content=content,
         parent=like,
         note=body.note,

@@ -158,8 +158,7 @@ def new_version(request: PageRequest, name: str) -> HttpResponse:
                 job, _ = hub_versions.request(
                     agent=found,
                     actor=request.actor,
-                    name=form.cleaned_data["hub_name"].strip(),
-                    revision=form.cleaned_data["hub_revision"].strip() or "main",
+                    source=form.source(),
                     content=form.content(),
                     parent=like,
                     note=form.cleaned_data["note"],

@@ -1,4 +1,4 @@
-"""What can be downloaded of a version: its weights, its adapter, and both merged."""
+"""Downloads of a version: its weights, its adapter, and both merged."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from flywheel.edge.polling import progress
 @require_GET
 @requires(Permission.VIEW)
 def downloads(request: PageRequest, name: str, number: int) -> HttpResponse:
-    """Fragment: what can be downloaded, while something is merged."""
+    """Fragment: the downloads, while something is merged."""
     found = _version(request, name, number)
     context = {"version": found, "agent": found.agent, **downloads_of(found)}
     is_over = not any(part.is_being_made for part in context["parts"])
@@ -27,7 +27,7 @@ def downloads(request: PageRequest, name: str, number: int) -> HttpResponse:
 
 
 def downloads_of(version: Version) -> dict[str, Any]:
-    """What the fragment shows of a version."""
+    """The fragment's view of a version."""
     return {"parts": merged_weights.parts_of(version), "is_qlora": merged_weights.is_of_4_bits(version)}
 
 

@@ -22,6 +22,7 @@ from flywheel.agents.version_content import (
     WAYS,
     VersionContent,
 )
+from flywheel.agents.weights.hub_versions import HubSource
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.system import env
 
@@ -153,6 +154,11 @@ class VersionForm(forms.Form):
     def is_of_hub(self) -> bool:
         """Whether a worker has to fetch its weights first."""
         return bool(self.cleaned_data["kind"] == TRANSFORMERS and self.cleaned_data["weights"] == HUB)
+
+    def source(self) -> HubSource:
+        """Return where on the hub they are."""
+        cleaned = self.cleaned_data
+        return HubSource(cleaned["hub_name"].strip(), cleaned["hub_revision"].strip() or "main")
 
     def content(self) -> VersionContent:
         """Return the version's content. Stores what was uploaded. Raises artifacts.ArtifactError."""

@@ -1,1 +1,1 @@
-"""How weights come and go: from a hub, merged, and as downloads in one archive."""
+"""Weights on their way: from a hub, merged, and as downloads in one archive."""

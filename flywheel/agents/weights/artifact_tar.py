@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact
-from flywheel.agents.weights.partial_downloads import attached, known
+from flywheel.agents.weights.partial_downloads import attachment, settled_answer
 from flywheel.edge.refusals import Missing
 
 FOLDER = "model"
@@ -100,8 +100,8 @@ def download(request: HttpRequest, artifact: Artifact, filename: str) -> HttpRes
     """The artifact's tar as a stream, or the part that is asked for; 304 where the client has it. Raises Missing where
     the storage has lost a file."""
     etag = f'"{artifact.digest}"'
-    if (settled := known(request, etag)) is not None:
+    if (settled := settled_answer(request, etag)) is not None:
         return settled
     if lost := artifacts.missing(artifact):
         raise Missing(f"{lost[0]} of {artifact} is missing from the storage")
-    return attached(request, ArtifactTar(artifact), filename=filename, etag=etag, content_type="application/x-tar")
+    return attachment(request, ArtifactTar(artifact), filename=filename, etag=etag, content_type="application/x-tar")

@@ -1,11 +1,11 @@
 """Versions of weights on a model hub, where the operator allows one (FLYWHEEL_HUB).
 
-A worker fetches them at one commit (`workers/jobs/weights/hub_versions.py`) and then makes the version, as if the files
-had been uploaded: safetensors, JSON and text, nothing that could run.
+A worker fetches them at one commit (`workers/jobs/weights/hub_downloads.py`) and then makes the version, as if the
+files had been uploaded: safetensors, JSON and text, nothing that could run.
 """
 
 import uuid
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Artifact, HubVersion, Version
@@ -23,6 +23,18 @@ from flywheel.edge.refusals import Refused, check_choice
 from flywheel.system import env
 
 KINDS = ("model", "adapter")
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    name: str
+    """On the hub: `owner/name`."""
+    revision: str = "main"
+    """Commit, branch or tag."""
+    kind: str = "model"
+    """`model`, or `adapter` for one that goes on the content's weights."""
+
+
 _SAID = [field.name for field in fields(VersionContent) if field.name not in ("weights", "adapter")]
 """Fields of a content that are JSON."""
 
@@ -31,10 +43,8 @@ def request(
     *,
     agent: Agent,
     actor: Actor,
-    name: str,
-    revision: str,
+    source: HubSource,
     content: VersionContent,
-    kind: str = "model",
     parent: Version | None = None,
     note: str = "",
     key: uuid.UUID | None = None,
@@ -46,13 +56,13 @@ def request(
             "no hub is allowed here; the operator sets FLYWHEEL_HUB, for example to https://huggingface.co",
             field="name",
         )
-    check_choice(kind, KINDS, field="kind")
+    check_choice(source.kind, KINDS, field="kind")
     try:
-        model_hub.check(name, revision)
+        model_hub.check(source.name, source.revision)
     except model_hub.HubError as error:
         raise Refused(str(error), field="name") from error
-    content = replace(content, base_model=content.base_model.strip() or name)
-    _check(content, agent, kind)
+    content = replace(content, base_model=content.base_model.strip() or source.name)
+    _check(content, agent, source.kind)
     if len(content.base_model) > 300 or len(note) > 300:
         long = "note" if len(note) > 300 else "base_model"
         raise Refused("at most 300 characters are allowed", field=long)
@@ -60,14 +70,14 @@ def request(
         key=key or uuid.uuid4(),
         actor=actor,
         entry="agents.fetch_version",
-        about={"subject": agent, "name": name, "revision": revision},
+        about={"subject": agent, "name": source.name, "revision": source.revision},
         project=agent.project,
         agent=agent,
-        name=name,
-        revision=revision,
-        kind=kind,
-        weights=content.weights if kind == "adapter" else None,
-        adapter=content.adapter if kind == "model" else None,
+        name=source.name,
+        revision=source.revision,
+        kind=source.kind,
+        weights=content.weights if source.kind == "adapter" else None,
+        adapter=content.adapter if source.kind == "model" else None,
         content={name: getattr(content, name) for name in _SAID},
         parent=parent,
         version_note=note.strip(),
@@ -77,7 +87,7 @@ def request(
 def finish(job: HubVersion, fetched: Artifact, commit: str) -> Version:
     """The version of a request whose files were fetched. Raises Refused."""
     content = VersionContent(**job.content, weights=job.weights, adapter=job.adapter)
-    content = replace(content, **{"adapter" if job.kind == "adapter" else "weights": fetched})
+    content = replace(content, adapter=fetched) if job.kind == "adapter" else replace(content, weights=fetched)
     note = job.version_note or f"{job.name} at {commit[:12]}"
     by = Actor(job.created_by, f"a worker, for {job}")
     version, _ = make_version(agent=job.agent, actor=by, content=content, parent=job.parent, note=note)

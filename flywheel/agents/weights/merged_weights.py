@@ -1,6 +1,6 @@
 """Weights of a version as they can be taken: its base, its adapter, and both as one model, which a worker makes.
 
-The adapter is added to the base in 32 bits (`workers/trainers/weights/merged_weights.py`). What comes out is an
+The adapter is added to the base in 32 bits (`workers/trainers/weights/whole_model.py`). What comes out is an
 artifact like any other, made once for a base, an adapter and a type.
 """
 
@@ -38,7 +38,7 @@ class Part:
 
 
 def parts_of(version: Version) -> list[Part]:
-    """What can be taken of a version, or made to be taken; nothing of one whose weights are elsewhere."""
+    """All that can be taken of a version, or made to be taken; nothing of one whose weights are elsewhere."""
     found = [
         Part(name, label, artifact)
         for name, label, artifact in (("weights", "Weights", version.weights), ("adapter", "Adapter", version.adapter))

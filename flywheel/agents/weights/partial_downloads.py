@@ -15,7 +15,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 """One range. A list of several is answered by the whole file, as any server may."""
 
 
-def known(request: HttpRequest, etag: str) -> HttpResponseBase | None:
+def settled_answer(request: HttpRequest, etag: str) -> HttpResponseBase | None:
     """304, or 412, for a client that has this state of a file, or wants only another; None where it is to be sent."""
     settled: HttpResponseBase | None = get_conditional_response(request, etag=etag)
     if settled is not None:
@@ -23,7 +23,7 @@ def known(request: HttpRequest, etag: str) -> HttpResponseBase | None:
     return settled
 
 
-def attached(
+def attachment(
     request: HttpRequest, content: IO[bytes] | Any, *, filename: str, etag: str, content_type: str
 ) -> HttpResponseBase:
     """The file as an attachment, streamed, whole or in the part that is asked for. It closes the content."""

@@ -10,8 +10,8 @@ LEAST, MOST = -10.0, 1.0
 
 
 def recorded(trace: Trace) -> list[dict[str, Any]]:
-    """Of each thing that the assistant says in an attempt, the `token_ids` and `logprobs` with which it was sampled,
-    where they were recorded; empty where the steps are not the messages one by one."""
+    """Return, of each thing that the assistant says in an attempt, the `token_ids` and `logprobs` with which it was
+    sampled, where they were recorded; empty where the steps are not the messages one by one."""
     steps = [step.sampling for step in trace.steps if step.kind == "assistant"]
     said = sum(message.role == "assistant" for message in trace.conversation())
     if len(steps) != said:

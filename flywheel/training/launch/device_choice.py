@@ -7,7 +7,7 @@ from flywheel.accounts.models import WorkerDevice
 from flywheel.core import recipes
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import RewardRecipe, TaskSet
-from flywheel.system import devices, env
+from flywheel.system import env
 from flywheel.training.launch.launch_estimate import expected_questions
 
 AUTO, RAY = "auto", "ray"
@@ -16,25 +16,7 @@ AUTO, RAY = "auto", "ray"
 def device_label(settings: dict[str, Any]) -> str:
     """The label of the devices of a run with these settings. Empty where it asks for none and no worker lives to say
     what there is: then the first that comes takes it."""
-    asked = str(settings.get("device", AUTO))
-    if asked != AUTO:
-        return asked
-    alive = set(WorkerDevice.alive().values_list("label", flat=True))
-    return next((label for label in devices.LOCAL if label in alive), "")
-
-
-def lacking(mode: str, settings: dict[str, Any]) -> str:
-    """Say why no worker that lives can tune so on the devices that a run with these settings wants; empty where one
-    can, where none lives to say so, and on a Ray cluster, of whose installation no worker knows."""
-    if mode not in recipes.NEEDS:
-        return ""
-    label = device_label(settings)
-    told = list(WorkerDevice.alive().filter(label=label).values_list("modes", flat=True))
-    if label == RAY or not told or any(mode in modes for modes in told):
-        return ""
-    where = devices.WORDS[label][0]
-    needed = f"{recipes.MODES[mode]} needs {recipes.NEEDS[mode]}"
-    return f"{needed}, which no worker with a {where} has; install flywheel[{mode}] there and restart it"
+    return WorkerDevice.label_of(str(settings.get("device", AUTO)))
 
 
 def refuse_cluster(

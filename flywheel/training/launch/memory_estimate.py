@@ -9,6 +9,7 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
+from flywheel.accounts.models import WorkerDevice
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.agents.registration import tells_of_tools
@@ -20,7 +21,6 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
 from flywheel.system import devices
 from flywheel.training.datasets.dataset_builder import open_rows
-from flywheel.training.launch import device_choice
 from flywheel.training.models import Dataset, TokenPreview, TrainingRun
 
 CHARACTERS = 3
@@ -100,7 +100,7 @@ def _adapters(algorithm: str, settings: Mapping[str, Any]) -> list[str]:
     for mode in ("lora", "qlora"):
         with suppress(FieldError):
             recipes.check_mode(algorithm, mode, settings)
-            found += [] if device_choice.lacking(mode, dict(settings)) else [mode]
+            found += [] if WorkerDevice.lacking(mode, settings.get("device", "auto")) else [mode]
     return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import WorkerDevice
 from flywheel.accounts.project_settings import model_prices
 from flywheel.agents import lora_adapters
 from flywheel.agents.models import Version
@@ -287,7 +288,7 @@ def check_settings(
     except FieldError as error:
         where = "" if error.field == "tuning.mode" else "settings."
         raise Refused(error.problem, field=f"{where}{error.field}") from error
-    if why := device_choice.lacking(tuned["mode"], settings):
+    if why := WorkerDevice.lacking(tuned["mode"], settings["device"]):
         raise Refused(why, field="tuning.mode")
     return settings
 

@@ -21,7 +21,7 @@ from django.http.response import HttpResponseBase
 from flywheel.accounts.actors import Actor
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact
-from flywheel.agents.weights.partial_downloads import attached, known
+from flywheel.agents.weights.partial_downloads import attachment, settled_answer
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Missing
 from flywheel.environments import ledger
@@ -93,7 +93,7 @@ def download(request: HttpRequest, run: TrainingRun, name: str, actor: Actor) ->
         raise Missing(f"{run} has no file {name[:100]!r}")
     try:
         etag = file.etag
-        if (settled := known(request, etag)) is not None:
+        if (settled := settled_answer(request, etag)) is not None:
             return settled
         content = file.open()
     except OSError as error:
@@ -102,7 +102,7 @@ def download(request: HttpRequest, run: TrainingRun, name: str, actor: Actor) ->
         for task_set in run.task_sets:
             ledger.opened(task_set=task_set, kind=Opening.Kind.EXPORT, subject=run, actor=actor)
     filename = f"{run}-{name.replace('/', '-')}"
-    return attached(request, content, filename=filename, etag=etag, content_type="application/octet-stream")
+    return attachment(request, content, filename=filename, etag=etag, content_type="application/octet-stream")
 
 
 def output_size(run: TrainingRun) -> int:

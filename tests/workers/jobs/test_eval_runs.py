@@ -70,8 +70,9 @@ def test_log_probabilities_are_kept_of_what_may_be_trained_on_and_reach_a_datase
 
     def told(request: ChatRequest) -> ChatResponse:
         answer = answers[request.seed % 2 == 0](request)
-        sampled = {"token_ids": (7, 8, 2), "logprobs": (-0.12345678, 0.0, -1.5)} if request.tells_tokens else {}
-        return replace(answer, **sampled)
+        if not request.tells_tokens:
+            return answer
+        return replace(answer, token_ids=(7, 8, 2), logprobs=(-0.12345678, 0.0, -1.5))
 
     held_out = carry_out(submit(build, task_set, samples=1), monkeypatch, told)
     assert not any(request.tells_tokens for request in held_out.asked)

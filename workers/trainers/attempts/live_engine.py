@@ -95,8 +95,8 @@ class LiveEngine:
             )
         elapsed_ms = (time.perf_counter() - began) * 1000
         return [
-            self._answered(prompt, tokens, (), request, elapsed_ms)
-            for prompt, tokens, request in zip(prompts, drawn, requests, strict=True)
+            self._answered(prompt, each.tokens, (), request, elapsed_ms)
+            for prompt, each, request in zip(prompts, drawn, requests, strict=True)
         ]
 
     def _past(self, requests: Sequence[ChatRequest]) -> generation.Past | None:

@@ -1,4 +1,4 @@
-"""`python -m workers.trainers.weights.merged_weights DIRECTORY`: a base with its LoRA adapter added in, as one model.
+"""`python -m workers.trainers.weights.whole_model DIRECTORY`: a base with its LoRA adapter added in, as one model.
 
 The directory's `spec.json` is `{"base", "adapter", "dtype"}`: the two directories, and `base` or `float32` for the type
 of what is saved. `final/` becomes a model that plain transformers loads, with the base's own tokenizer files.

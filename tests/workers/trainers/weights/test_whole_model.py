@@ -30,13 +30,13 @@ def adapted(base: Path, place: Path, scale: float, **about: Any) -> Path:
 
 
 def merged(base: Path, adapter: Path, place: Path, dtype: str = "base") -> dict[str, Any]:
-    from workers.trainers.weights import merged_weights
+    from workers.trainers.weights import whole_model
 
     place.mkdir()
     (place / "spec.json").write_text(json.dumps({"base": str(base), "adapter": str(adapter), "dtype": dtype}))
     told: dict[str, Any] = {}
     run: Any = SimpleNamespace(path=place, work=place / "work", seconds=0.0, write_result=told.update)
-    merged_weights.merge(run)
+    whole_model.merge(run)
     return told
 
 

@@ -9,10 +9,11 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import HubVersion
 from flywheel.agents.version_content import VersionContent
 from flywheel.agents.weights import hub_versions
+from flywheel.agents.weights.hub_versions import HubSource
 from flywheel.edge.jobs import State
 from tests.agents.test_registration_hub import COMMIT, Hub, hub
 from tests.conftest import Build, Cast
-from workers.jobs.weights import hub_versions as worker
+from workers.jobs.weights import hub_downloads
 
 __all__ = ["hub"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,12 +27,12 @@ def test_a_version_is_made_of_what_was_fetched_at_a_commit_and_a_missing_model_i
 
     def fetched(name: str) -> HubVersion:
         job, _ = hub_versions.request(
-            agent=like.agent, actor=Actor(cast.builder), name=name, revision="main", content=VersionContent.of(like)
+            agent=like.agent, actor=Actor(cast.builder), source=HubSource(name), content=VersionContent.of(like)
         )
         lease = HubVersion.claim(job.pk)
         assert lease is not None
         with lease:
-            worker.fetch(lease)
+            hub_downloads.fetch(lease)
         job.refresh_from_db()
         return job
 

@@ -16,7 +16,7 @@ from flywheel.agents.models import MergedWeights, Version
 from flywheel.agents.weights import merged_weights
 from flywheel.edge.jobs import State
 from tests.conftest import Build, Cast
-from workers.jobs.weights import merged_weights as worker
+from workers.jobs.weights import adapter_merges
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -44,7 +44,7 @@ def merged(version: Version, cast: Cast, dtype: str) -> MergedWeights:
     lease = MergedWeights.claim(job.pk)
     assert lease is not None
     with lease:
-        worker.merge(lease)
+        adapter_merges.merge(lease)
     job.refresh_from_db()
     return job
 
@@ -66,7 +66,7 @@ def test_what_is_downloaded_answers_as_base_and_adapter_do(
     answer: Any = client.get(place, headers=key("read"))
     with tarfile.open(fileobj=io.BytesIO(b"".join(answer))) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
-    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "unpacked" / "model").eval()
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "unpacked" / "model")
     assert whole.dtype == torch.float32
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "unpacked" / "model")
     tokens = tokenizer("Meet Bako on friday", return_tensors="pt")["input_ids"]

@@ -14,6 +14,6 @@ def merge(lease: Lease) -> None:
         place.mkdir(parents=True)
         spec = {"base": str(artifacts.local(job.weights)), "adapter": str(artifacts.local(job.adapter))}
         (place / "spec.json").write_bytes(digests.canonical({**spec, "dtype": job.dtype}))
-        found = side_processes.result(lease, "workers.trainers.weights.merged_weights", place)
+        found = side_processes.result(lease, "workers.trainers.weights.whole_model", place)
         artifact = artifacts.store(place / "final", "model")
         lease.update(artifact=artifact, lost=found["lost"])
