@@ -5,7 +5,8 @@ broker is no proxy. What may be asked is frozen when it starts: the judges, tool
 run's own environment versions, each found by the digest of its settings. An address, a key, a criterion or the name of
 a tool that is not among them is refused, whoever asks; the attempt is all that the trainer says itself.
 
-Questions are answered by a bounded number of threads, the others wait. No Django: who answers is handed in.
+Questions are answered by a bounded number of threads, the others wait. What was paid for is settled before its answer
+goes out, so that whoever is killed then pays nothing twice. No Django: who answers, and who settles, is handed in.
 """
 
 import contextlib
@@ -48,6 +49,8 @@ PREFIX = "flywheel-broker-"
 """Of the directories with sockets."""
 NAME, ASIDE = "s", "n"
 """Of the socket, and of one that nobody listens to yet: short, as paths of sockets must be."""
+PAID = ("judge", "simulate")
+"""Questions whose answers somebody is paid for."""
 READ_S = 60.0
 """How long a question, or the taking of an answer, may take to come."""
 LONGEST_PATH = 100
@@ -63,10 +66,16 @@ class Broker:
     """Listens from when it is made until `close`."""
 
     def __init__(
-        self, runners: Runners, environments: Iterable[Environment], judges: Iterable[Mapping[str, Any]]
+        self,
+        runners: Runners,
+        environments: Iterable[Environment],
+        judges: Iterable[Mapping[str, Any]],
+        settle: Callable[[], object] = lambda: None,
+        counts: Mapping[str, int] | None = None,
     ) -> None:
-        """`judges`: the settings of the parts that are judges. The `runners` need a judge only where there are some."""
-        self._runners = runners
+        """`judges`: the settings of the parts that are judges. The `runners` need a judge only where there are some.
+        `settle` keeps what was paid for so far; the `counts` begin at what an earlier owner has left."""
+        self._runners, self._settle = runners, settle
         self._judges = {judge_prompts.part_digest(settings): settings for settings in judges}
         self._servers: dict[str, tuple[Server, tuple[Mapping[str, Any], ...]]] = {}
         self._simulators: dict[str, Mapping[str, Any]] = {}
@@ -82,7 +91,7 @@ class Broker:
             "gym_why": self._gym_why,
             "gym_verify": self._gym_verify,
         }
-        self._counts: Counter[str] = Counter()
+        self._counts = Counter(counts or {})
         self._lock = threading.Lock()
         _sweep()
         self._place = Path(tempfile.mkdtemp(prefix=PREFIX))  # of mode 0700
@@ -158,7 +167,19 @@ class Broker:
                 log.info("a question of a trainer was left: %s", error)
 
     def _answered(self, content: bytes) -> bytes:
-        """The answer as a line of JSON; whatever happens, there is one."""
+        """The answer as a line of JSON; whatever happens, there is one. What it took is settled by then."""
+        kind, answer = self._answer(content)
+        with self._lock:
+            self._counts[kind] += 1
+        if kind in PAID:
+            try:
+                self._settle()
+            except Exception as error:  # it may be asked again, and paid again: nobody may learn from it
+                answer = _problem(error)
+        return answer + b"\n"
+
+    def _answer(self, content: bytes) -> tuple[str, bytes]:
+        """The kind of a question, and what is answered to it, as JSON."""
         kind = "unread"
         try:
             question = json.loads(content)
@@ -171,10 +192,8 @@ class Broker:
         except Exception as error:
             with self._lock:
                 self._counts["unanswered"] += 1
-            answer = json.dumps(_problem(error)).encode()
-        with self._lock:
-            self._counts[kind] += 1
-        return answer + b"\n"
+            return kind, _problem(error)
+        return kind, answer
 
     def _judge(self, question: Question) -> dict[str, Any]:
         settings = _frozen_one(self._judges, question, "part", "judge")
@@ -256,15 +275,18 @@ def _read(line: socket.socket) -> bytes | None:
     return bytes(found)
 
 
-def _problem(error: Exception) -> dict[str, str]:
-    if isinstance(error, WorldError):
-        return {"problem": str(error), "cause": error.cause}
-    if isinstance(error, GymError):
-        return {"problem": str(error), "cause": "environment"}
-    if isinstance(error, Refusal):
-        return {"problem": f"the worker's broker refuses: {error}", "cause": "refused"}
-    log.warning("a question of a trainer could not be answered", exc_info=error)
-    return {"problem": f"the worker's broker raised {type(error).__name__}: {str(error)[:300]}", "cause": "raised"}
+def _problem(error: Exception) -> bytes:
+    match error:
+        case WorldError():
+            problem, cause = str(error), error.cause
+        case GymError():
+            problem, cause = str(error), "environment"
+        case Refusal():
+            problem, cause = f"the worker's broker refuses: {error}", "refused"
+        case _:
+            log.warning("a question of a trainer could not be answered", exc_info=error)
+            problem, cause = f"the worker's broker raised {type(error).__name__}: {str(error)[:300]}", "raised"
+    return json.dumps({"problem": problem, "cause": cause}).encode()
 
 
 def _frozen_one(frozen: Mapping[str, Any], question: Question, name: str, words: str) -> Any:

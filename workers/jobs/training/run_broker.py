@@ -5,10 +5,11 @@ worker that died starts another, since the trainer of the first ended with it. J
 begin a session, before the trainer starts: what cannot be asked ends a run that would learn from it there, with the
 reason. A run that learns from something else goes on without, and has no figures from there.
 
-What judges say is remembered as in evals. So a trainer that resumes and makes the same attempts again gets the same
-verdicts, as far as they were remembered; what is asked anew may be answered otherwise.
+What judges say is remembered as in evals, with what it took, before the trainer hears it. So whoever is killed, a
+trainer that resumes and makes the same attempts again gets the same verdicts, and nobody is paid for them twice.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from flywheel.core.envs.wrappers.rubric_environment import Judged
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.core.verifiers import GymError, Runners, Verdict, WorldError, rubric
 from flywheel.core.verifiers.rubric import Part
-from flywheel.edge.jobs import Lease
+from flywheel.edge.jobs import Lease, State
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.environments.tasks.task_rows import core_task
@@ -46,31 +47,29 @@ def broker_of(lease: Lease, run: TrainingRun) -> Iterator["RunBroker | None"]:
     if not judges and not any(_needs(task_set) & kinds.OUTSIDE for task_set in run.task_sets):
         yield None
         return
-    memory = _Aside(judge_endpoints.Memory(run.project))
-    report, names = run.outside_calls, {digest: name for name, (digest, _) in judges.items()}
-    judge = Judge(project_judges.endpoints_of(run.project), names, report.get("judges"), memory)
-    runners = replace(
-        project_judges.runners(run.project, {}, simulated=report.get("simulator"), lease=lease), judge=judge
-    )
-    learns = ALGORITHMS[run.algorithm].practises
-    broker: RunBroker | None = None
+    aside = _Aside()
+    judge = _judge_of(run, judges, aside)
+    report = run.outside_calls.get("simulator")
+    runners = replace(project_judges.runners(run.project, {}, simulated=report, lease=lease), judge=judge)
+    account = _Account(lease, run, judge, runners, aside)
     try:
-        _meet(run, runners)
-    except (JudgeError, WorldError, GymError) as error:
-        _note(lease, run, judge, runners, {})
-        if learns:
-            raise TrainingFailed(error.kind, f"its attempts cannot be judged: {error}") from error
-        lease.log(f"its tasks cannot be asked while it trains: {error}", "warning")
-    else:
-        parts = [part.settings for _, part in judges.values()]
-        broker = RunBroker(_broker(run, runners, parts), judge, runners, learns)
-    try:
+        broker = None
+        if _is_there(lease, run, runners):
+            account.broker = _broker(run, runners, [part.settings for _, part in judges.values()], account.settle)
+            broker = RunBroker(account.broker, judge, account, ALGORITHMS[run.algorithm].practises)
         yield broker
     finally:
-        if broker is not None:
-            broker.close(lease, run)
-        judge.keep()
-        memory.close()
+        if account.broker is not None:
+            account.broker.close()
+        if lease.job.state == State.RUNNING and not lease.lost:
+            account.settle()
+        aside.close()
+
+
+def _judge_of(run: TrainingRun, judges: Mapping[str, tuple[str, Part]], aside: "_Aside") -> Judge:
+    names = {digest: name for name, (digest, _) in judges.items()}
+    memory = _Memory(aside, judge_endpoints.Memory(run.project))
+    return Judge(project_judges.endpoints_of(run.project), names, run.outside_calls.get("judges"), memory)
 
 
 def judges_of(run: TrainingRun) -> dict[str, tuple[str, Part]]:
@@ -87,17 +86,31 @@ def judges_of(run: TrainingRun) -> dict[str, tuple[str, Part]]:
     return found
 
 
-def _broker(run: TrainingRun, runners: Runners, parts: Iterable[Mapping[str, Any]]) -> Broker:
+def _is_there(lease: Lease, run: TrainingRun, runners: Runners) -> bool:
+    """Whether whom the run asks can be asked. Raises TrainingFailed where not and it would learn from what they say."""
     try:
-        return Broker(runners, map(_environment, run.task_sets), parts)
+        _meet(run, runners)
+    except (JudgeError, WorldError, GymError) as error:
+        if ALGORITHMS[run.algorithm].practises:
+            raise TrainingFailed(error.kind, f"its attempts cannot be judged: {error}") from error
+        lease.log(f"its tasks cannot be asked while it trains: {error}", "warning")
+        return False
+    return True
+
+
+def _broker(
+    run: TrainingRun, runners: Runners, parts: Iterable[Mapping[str, Any]], settle: Callable[[], object]
+) -> Broker:
+    try:
+        return Broker(runners, map(_environment, run.task_sets), parts, settle, run.outside_calls.get("questions"))
     except OSError as error:
         raise TrainingFailed("broker", f"no socket can be opened for what the run asks: {error}") from error
 
 
 class RunBroker:
-    def __init__(self, broker: Broker, judge: Judge, runners: Runners, learns: bool) -> None:
+    def __init__(self, broker: Broker, judge: Judge, account: "_Account", learns: bool) -> None:
         """`learns`: whether the run learns from what is said here."""
-        self._broker, self._judge, self._runners, self._learns = broker, judge, runners, learns
+        self._broker, self._judge, self._account, self._learns = broker, judge, account, learns
         self._is_told = False
 
     @property
@@ -105,65 +118,88 @@ class RunBroker:
         """The path of its socket."""
         return self._broker.path
 
-    def follow(self, lease: Lease, run: TrainingRun) -> bool:
-        """Keep what was said so far; whether that is more than before. Raises TrainingFailed for a broker that is gone,
-        and for a judge that a canary has made void where the run learns from it: its rewards are worth nothing, nor is
-        what they taught."""
+    def follow(self, lease: Lease) -> bool:
+        """Keep what was asked so far; whether that is more than at the last time. Raises TrainingFailed for a broker
+        that is gone, and for a judge that a canary has made void where the run learns from it: its rewards are worth
+        nothing, nor is what they taught."""
         if not self._broker.is_alive:
             raise TrainingFailed("broker", f"the broker at {self.path} is gone; resume the run")
-        self._judge.keep()
-        is_more = _note(lease, run, self._judge, self._runners, self._broker.counts)
+        self._account.settle()
         if void := "; ".join(self._judge.void.values()):
             if self._learns:
                 raise TrainingFailed("canary", void)
             if not self._is_told:
                 lease.log(f"what the judge said of this run counts for nothing: {void}", "warning")
             self._is_told = True
-        return is_more
-
-    def close(self, lease: Lease, run: TrainingRun) -> None:
-        """Answer nothing any more, and keep with the run what it has asked."""
-        self._broker.close()
-        _note(lease, run, self._judge, self._runners, self._broker.counts)
+        return self._account.is_more()
 
 
-def _note(lease: Lease, run: TrainingRun, judge: Judge, runners: Runners, questions: Mapping[str, int]) -> bool:
-    """Keep with the run what it has asked so far, and what that took; whether that is more than before."""
-    simulator = runners.simulator
-    asked = run.outside_calls | {
-        "judges": judge.report,
-        "simulator": simulator.report if isinstance(simulator, ModelSimulator) else {},
-        "questions": questions,
-    }
-    if asked == run.outside_calls or lease.lost:
-        return False
-    run.outside_calls = asked
-    lease.update(outside_calls=asked)
-    return True
+class _Account:
+    """What a run was told and what that took, kept in one step: after a kill neither is there without the other."""
+
+    def __init__(self, lease: Lease, run: TrainingRun, judge: Judge, runners: Runners, aside: "_Aside") -> None:
+        self._lease, self._run, self._judge, self._runners, self._aside = lease, run, judge, runners, aside
+        self._seen: Mapping[str, Any] = {}
+        self.broker: Broker | None = None
+        """Who counts the questions, once there is one."""
+
+    def settle(self) -> None:
+        """Keep all that was said until now. Who comes while others are at it waits, and mostly finds it done. Raises
+        LeaseLost."""
+        self._aside.do(self._settle)
+
+    def is_more(self) -> bool:
+        """Whether more was kept since this was asked last."""
+        before, self._seen = self._seen, self._run.outside_calls
+        return before is not self._seen
+
+    def _settle(self) -> None:
+        if self._asked() == self._run.outside_calls:
+            return
+        with self._lease.guard():
+            self._judge.keep()  # before the report, which then has what each of these took
+            asked = self._asked()
+            self._lease.update(outside_calls=asked)
+        self._run.outside_calls = asked
+
+    def _asked(self) -> dict[str, Any]:
+        simulator = self._runners.simulator
+        return self._run.outside_calls | {
+            "judges": self._judge.report,
+            "simulator": simulator.report if isinstance(simulator, ModelSimulator) else {},
+            **({"questions": self.broker.counts} if self.broker else {}),
+        }
 
 
 class _Aside:
-    """A memory that is asked in one thread, with a connection of its own, whichever thread asks it."""
+    """A thread with a connection of its own, in which whoever asks has it done."""
 
-    def __init__(self, memory: judge_endpoints.Memory) -> None:
-        self._memory = memory
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="judges-memory")
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="run-account")
+        self._ident = self._thread.submit(threading.get_ident).result()
 
-    def recall(self, keys: Iterable[str]) -> Mapping[str, Verdict]:
-        return self._do(self._memory.recall, keys)
-
-    def keep(self, said: Mapping[str, Verdict]) -> None:
-        self._do(self._memory.keep, said)
-
-    def forget(self, keys: Iterable[str]) -> None:
-        self._do(self._memory.forget, keys)
+    def do(self, what: Callable[..., T], *about: Any) -> T:
+        return what(*about) if threading.get_ident() == self._ident else self._thread.submit(what, *about).result()
 
     def close(self) -> None:
         self._thread.submit(connections.close_all)
         self._thread.shutdown()
 
-    def _do(self, what: Callable[[Any], T], about: Any) -> T:
-        return self._thread.submit(what, about).result()
+
+class _Memory:
+    """A memory of judges' verdicts, asked aside."""
+
+    def __init__(self, aside: _Aside, memory: judge_endpoints.Memory) -> None:
+        self._aside, self._memory = aside, memory
+
+    def recall(self, keys: Iterable[str]) -> Mapping[str, Verdict]:
+        return self._aside.do(self._memory.recall, keys)
+
+    def keep(self, said: Mapping[str, Verdict]) -> None:
+        self._aside.do(self._memory.keep, said)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        self._aside.do(self._memory.forget, keys)
 
 
 def _needs(task_set: TaskSet) -> frozenset[str]:

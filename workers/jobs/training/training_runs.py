@@ -269,7 +269,7 @@ def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: Trainer, broke
         while _read_events(lease, run, place):
             spent = spent or run_budgets.spent(run)
         training_attempts.store_waiting(lease, run, place)
-        if broker is not None and broker.follow(lease, run):
+        if broker is not None and broker.follow(lease):
             spent = spent or run_budgets.spent(run)
         if ended:
             return spent

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import ModelPrice
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.accounts.project_settings.provider_keys import enter
+from flywheel.core.verifiers import Verdict
 from flywheel.edge.jobs import State
 from flywheel.environments.models import JudgeMemory
+from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build
@@ -18,8 +21,10 @@ from tests.workers.jobs.training.test_training_runs import Launch, carry_out, la
 from tests.workers.judge_server import JudgeServer, judge_server
 from tests.workers.judging.test_project_judges import JUDGE, books, judged
 from workers.jobs.training import run_broker
+from workers.jobs.training.run_broker import RunBroker
 from workers.jobs.training.trainer_process import TrainingFailed
-from workers.judging import llm_judge
+from workers.judging import attempt_verdicts, llm_judge
+from workers.judging.broker_line import BrokerLine, runners_over
 
 __all__ = ["launched"]
 
@@ -123,19 +128,58 @@ def test_a_judge_that_turns_and_a_broker_that_dies_are_noticed_on_the_way(
     with lease:
         with run_broker.broker_of(lease, run) as broker:
             assert broker is not None
-            broker.follow(lease, run)
+            broker.follow(lease)
             assert run.outside_calls["judges"]["right"]["canaries"] == 10
             broker._judge._parts[next(iter(broker._judge._parts))].void = "it passed a canary"
             with pytest.raises(TrainingFailed, match="passed a canary") as failed:
-                broker.follow(lease, run)
+                broker.follow(lease)
             assert failed.value.kind == "canary"
             broker._broker.close()
             with pytest.raises(TrainingFailed, match="is gone; resume the run") as failed:
-                broker.follow(lease, run)
+                broker.follow(lease)
             assert failed.value.kind == "broker"
         lease.finish(State.CANCELLED)
     run.refresh_from_db()
     assert run.outside_calls["judges"]["right"]["void"], "another owner knows it"
+
+
+def test_what_a_judge_said_and_took_is_kept_before_the_trainer_hears_it(
+    launched: Launch, build: Build, server: JudgeServer
+) -> None:
+    """So it does not matter when the worker is killed: the next owner pays for canaries alone."""
+    ModelPrice.objects.create(project=build.cast.project, model="m", price_in=1, price_out=1)
+    judged(build)
+    run = launched(algorithm="grpo")
+    lease = TrainingRun.claim(run.pk)
+    assert lease is not None
+
+    def ask(broker: RunBroker | None) -> Verdict:
+        assert broker is not None
+        env = run_broker._environment(run.task_set, runners_over(BrokerLine(broker.path)))
+        member = run.task_set.members.select_related("task").first()
+        assert member is not None
+        task = core_task(member.task)
+        (verdict,) = attempt_verdicts.verdicts(env, [(task, [*env.reset(task, 0), env.solve(task, [])])])
+        return verdict
+
+    def kept() -> dict[str, Any]:
+        found: dict[str, Any] = TrainingRun.objects.get(pk=run.pk).outside_calls
+        return found
+
+    with lease:
+        with run_broker.broker_of(lease, run) as broker:
+            first = ask(broker)
+            report = kept()["judges"]["right"]
+            assert (report["canaries"], report["judged"], report["requests"]) == (10, 1, 11)
+            assert report["cost_usd"] == pytest.approx(11 * 110 / 1e6)
+            assert (kept()["questions"], JudgeMemory.objects.count()) == ({"judge": 1}, 1)
+            with run_broker.broker_of(lease, TrainingRun.objects.get(pk=run.pk)) as another:
+                assert ask(another) == first
+                assert kept()["questions"] == {"judge": 2}, "of the run, not of its owner"
+            report = kept()["judges"]["right"]
+            assert (report["judged"], report["remembered"], len(server.seen)) == (1, 1, 21)
+            assert report["cost_usd"] == pytest.approx(21 * 110 / 1e6)
+        lease.finish(State.CANCELLED)
 
 
 def test_a_run_that_asks_nobody_has_no_broker(launched: Launch) -> None:
