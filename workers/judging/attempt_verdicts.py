@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -44,9 +46,13 @@ def python(source: str, trace: Mapping[str, Any], target: Any) -> Verdict:
     return Verdict(found.score, found.reason, dict(found.parts), "" if found.score is not None else found.status.value)
 
 
+aside: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("aside", default=nullcontext)
+"""Around waiting for others: what this thread holds while it plays is let go."""
+
+
 def at_once(do: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """As many as a judge or a server takes; what the sandbox runs waits there for a core."""
-    with ThreadPoolExecutor(max(AT_ONCE, CORES)) as pool:
+    with aside.get()(), ThreadPoolExecutor(max(AT_ONCE, CORES)) as pool:
         return list(pool.map(do, items))
 
 

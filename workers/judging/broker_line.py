@@ -14,7 +14,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -176,10 +175,7 @@ class _Gym:
         self._line = line
 
     def carry_out(self, episodes: Sequence[GymEpisode]) -> list[list[str] | None]:
-        if not episodes:
-            return []
-        with ThreadPoolExecutor(min(attempt_verdicts.AT_ONCE, len(episodes)), thread_name_prefix="broker") as pool:
-            return list(pool.map(self._carry_out, episodes))
+        return attempt_verdicts.at_once(self._carry_out, episodes)
 
     def why(self, episode: GymEpisode) -> str:
         try:

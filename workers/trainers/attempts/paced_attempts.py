@@ -1,8 +1,8 @@
 """Groups of attempts that a server samples, ahead of the updates that learn from them as far as the bound allows.
 
 Each group is played by a thread of its own. One of them at a time, or the trainer's evaluation, has the turn in which
-environments, verifiers and the tokenizer are used; while an answer is waited for the turn is free. When what is told
-here is done (`docs/design/rollouts.md`): `group_schedule`.
+environments, verifiers and the tokenizer are used; while the server is waited for, or whoever judges and plays
+elsewhere, the turn is free. When what is told here is done (`docs/design/rollouts.md`): `group_schedule`.
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Any
 
 from flywheel.core import recipes
 from flywheel.core.envs import Task
+from workers.judging import attempt_verdicts
 from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.group_schedule import GroupSchedule
 from workers.trainers.attempts.live_engine import Episode
@@ -97,6 +98,7 @@ class PacedAttempts(Attempts):
     def _sample(self, number: int) -> None:
         """Play a group, and others in its place while they teach nothing, as dynamic sampling wants it."""
         assert self._schedule is not None
+        attempt_verdicts.aside.set(self._out_of_turn)
         step, at = divmod(number, self._schedule.size)
         with self.turn:
             try:
@@ -127,12 +129,16 @@ class PacedAttempts(Attempts):
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
+        with self._out_of_turn(), self._asking:
+            yield
+
+    @contextmanager
+    def _out_of_turn(self) -> Iterator[None]:
         if self._broken is not None:
             raise self._broken
         self.turn.release()
         try:
-            with self._asking:
-                yield
+            yield
         finally:
             self.turn.acquire()
 

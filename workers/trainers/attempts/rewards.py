@@ -38,7 +38,8 @@ _REMEMBERED = 65_536
 
 class Judge:
     """Verdicts over attempts, each given once however often the policy makes it. One without a score holds for its step
-    alone: what was too slow or crashed need not be so again."""
+    alone: what was too slow or crashed need not be so again. While one thread waits for others' verdicts another may
+    ask for some (`attempt_verdicts.aside`)."""
 
     def __init__(self, env: Environment, recipe: Rubric | None = None, runners: Runners | None = None) -> None:
         """`runners` are those whom the recipe's parts ask; without them it asks nobody."""
@@ -52,14 +53,14 @@ class Judge:
         keys = [_key(rollout) for rollout in rollouts]
         if len(self._verdicts) + len(keys) > _REMEMBERED:
             self._verdicts.clear()
-        new = {key: rollout for key, rollout in zip(keys, rollouts, strict=True) if key not in self._verdicts}
-        found = dict[tuple[str, str], Verdict]()
+        found = {key: self._verdicts[key] for key in keys if key in self._verdicts}
+        new = {key: rollout for key, rollout in zip(keys, rollouts, strict=True) if key not in found}
         for _, env, own in grouped(self.env, list(new.items()), lambda item: item[1].task):
             judged = attempt_verdicts.of_rollouts(env, [rollout for _, rollout in own])
             found |= zip([key for key, _ in own], judged, strict=True)
         _refuse_lost()
         self._verdicts |= {key: verdict for key, verdict in found.items() if verdict.score is not None}
-        return [found[key] if key in found else self._verdicts[key] for key in keys]
+        return [found[key] for key in keys]
 
     def earned(self, rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Return what is learnt from attempts with these verdicts, in order: what the recipe makes of them; without one
@@ -70,15 +71,16 @@ class Judge:
         if len(self._earned) + len(keys) > _REMEMBERED:
             self._earned.clear()
         each = zip(keys, zip(rollouts, verdicts, strict=True), strict=True)
-        new = {key: pair for key, pair in each if key not in self._earned}
+        found = {key: self._earned[key] for key in keys if key in self._earned}
+        new = {key: pair for key, pair in each if key not in found}
         told = grouped(self.env, [rollout for rollout, _ in new.values()], lambda rollout: rollout.task)
         written = [(rollout.messages, env.tools) for _, env, own in told for rollout in own]
         attempt_verdicts.score_at_once(self.recipe, self.runners, written)
         do = attempt_verdicts.at_once if self.recipe.needs else one_by_one
-        found = dict(zip(new, do(lambda pair: self._by_recipe(*pair), list(new.values())), strict=True))
+        found |= zip(new, do(lambda pair: self._by_recipe(*pair), list(new.values())), strict=True)
         _refuse_lost()
         self._earned |= {key: verdict for key, verdict in found.items() if verdict.score is not None}
-        return [found[key] if key in found else self._earned[key] for key in keys]
+        return [found[key] for key in keys]
 
     def _by_recipe(self, rollout: Rollout, verdict: Verdict) -> Verdict:
         assert self.recipe is not None

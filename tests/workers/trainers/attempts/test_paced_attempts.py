@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from flywheel.core import recipes
+from flywheel.core.envs import Environment, build
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
+from flywheel.core.verifiers import Runners, Verdict
+from tests.workers.judging.test_llm_judge import rubric
 from tests.workers.trainers.attempts.served_policy import BASE, served
 from tests.workers.trainers.attempts.test_remote_policy import LORA, at
 from tests.workers.trainers.attempts.test_step_attempts import ENV, TASKS, right_for
-from tests.workers.trainers.cast import Make, Start
+from tests.workers.trainers.cast import TOOLS, Make, Start
 from workers.trainers.attempts.live_engine import Episode
 from workers.trainers.attempts.paced_attempts import PacedAttempts
 from workers.trainers.attempts.rewards import Judge, Rewards
@@ -55,7 +58,7 @@ class Remote:
     def close(self) -> None: ...
 
 
-def paced(tmp_path: Path, bound: int, remote: Any, **settings: Any) -> PacedAttempts:
+def paced(tmp_path: Path, bound: int, remote: Any, env: Environment = ENV, **settings: Any) -> PacedAttempts:
     (tmp_path / "events.jsonl").touch()
     mode = {"rollouts": "vllm", "execution": "fully_async", "max_staleness": bound} if bound else {}
     chosen = recipes.validate("grpo", {"num_generations": 4, "batch_size": 4 * SIZE, **mode, **settings})
@@ -63,7 +66,7 @@ def paced(tmp_path: Path, bound: int, remote: Any, **settings: Any) -> PacedAtte
     spec: Any = SimpleNamespace(settings=chosen, seed=1, environment_weights={})
     run: Any = SimpleNamespace(spec=spec, path=tmp_path, events=events)
     run.event = lambda event, **fields: events.append({"event": event, **fields})
-    judge = Judge(ENV)
+    judge = Judge(env)
     order = [number % len(TASKS) for number in range(SIZE * STEPS)]
     return PacedAttempts(run, TASKS, order, remote, judge, Rewards(judge, TASKS, 1))
 
@@ -94,6 +97,31 @@ def test_no_token_is_older_than_the_bound_and_all_groups_are_learnt_from_once(tm
     assert [len(shares) for shares in idle] == [0, *[2] * (STEPS - 1)], "before the first step nobody waited"
     assert all(0 <= share <= 1 for shares in idle for share in shares)
     assert bound or all(sampler > 0 for sampler, _ in idle[1:]), "they take turns"
+
+
+def test_while_a_judge_is_waited_for_other_groups_are_sampled_and_judged(tmp_path: Path) -> None:
+    """The judge answers nobody before attempts at two tasks are before it."""
+    asked, changed, is_strict = set[str](), threading.Condition(), threading.Event()
+
+    def mark(_: Any, trace: Any, reference: Any, *, anew: bool = False) -> Verdict:
+        with changed:
+            asked.add(trace["messages"][0]["content"])
+            changed.notify_all()
+            if is_strict.is_set():
+                assert changed.wait_for(lambda: len(asked) > 1, timeout=30), "the others wait for this one"
+        return Verdict(1.0 if "who" in trace["answer"] else 0.0, "By the rule.")
+
+    of = paced(
+        tmp_path, 1, Remote(random.Random(1)), build("tool_call", {"tools": TOOLS}, rubric(), Runners(judge=mark))
+    )
+    asked.clear()
+    is_strict.set()
+    step(of, 0)
+    of.close()
+    assert of.figures["unscored"] == 0, [verdict.reason for group in of.groups for verdict in group.verdicts]
+    assert of.totals() == [
+        float("who" in rollout.messages[-1].content) for group in of.groups for rollout in group.rollouts
+    ]
 
 
 def test_what_breaks_while_it_is_sampled_is_told_to_who_waits(tmp_path: Path) -> None:
