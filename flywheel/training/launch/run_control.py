@@ -352,7 +352,8 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
         version = task_set.environment_version
         if kinds.KINDS[version.environment.kind].is_external:
             raise Refused(
-                f"{version} is somebody else's benchmark: all its tasks are held-out, and none is trained on",
+                f"{version} is somebody else's benchmark: all its tasks are held-out, and none is trained on. Attach a "
+                "tool server of your own as an environment and train on its tasks; compare the result on this one",
                 field="algorithm",
             )
         if not algorithm.plays_episodes and (turns := turns_of(task_set)) > 1:

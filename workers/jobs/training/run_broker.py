@@ -164,7 +164,8 @@ class _Account:
 
     def _asked(self) -> dict[str, Any]:
         simulator = self._runners.simulator
-        return self._run.outside_calls | {
+        return {
+            **self._run.outside_calls,
             "judges": self._judge.report,
             "simulator": simulator.report if isinstance(simulator, ModelSimulator) else {},
             **({"questions": self.broker.counts} if self.broker else {}),

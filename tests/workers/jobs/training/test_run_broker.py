@@ -1,7 +1,7 @@
 """What a training run asks of others, by its worker's broker: with a real trainer, and what a judge can do to it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,9 +15,10 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import JudgeMemory
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.reward_recipes import reward_recipe
+from flywheel.training.launch import run_budgets
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build
-from tests.workers.jobs.training.test_training_runs import Launch, carry_out, launched, log_of, version
+from tests.workers.jobs.training.test_training_runs import Launch, carry_out, launched, log_of, page, version
 from tests.workers.judge_server import JudgeServer, judge_server
 from tests.workers.judging.test_project_judges import JUDGE, books, judged
 from workers.jobs.training import run_broker
@@ -26,7 +27,7 @@ from workers.jobs.training.trainer_process import TrainingFailed
 from workers.judging import attempt_verdicts, llm_judge
 from workers.judging.broker_line import BrokerLine, runners_over
 
-__all__ = ["launched"]
+__all__ = ["launched", "page"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,6 +102,31 @@ def test_a_judge_that_never_answers_ends_the_run_before_it_learns(
     assert (carry_out(run).state, run.error_kind) == (State.FAILED, "judge")
     assert "its attempts cannot be judged" in run.error
     assert not (run.directory / "trainer.pid").exists()
+
+
+def test_a_budget_that_is_spent_and_then_a_judge_that_talks_nonsense_end_a_run_on_the_way(
+    launched: Launch, build: Build, server: JudgeServer, page: Callable[[TrainingRun], str]
+) -> None:
+    """Both with their reasons where people look, and both can be resumed."""
+    ModelPrice.objects.create(project=build.cast.project, model="m", price_in=1, price_out=1)
+    judged(build)
+    run = carry_out(launched(algorithm="grpo", steps=60, budget={"usd": 0.002}))
+    assert (run.state, run.error_kind) == (State.CANCELLED, "budget"), run.error
+    paid = run.outside_calls["judges"]["right"]["cost_usd"]
+    assert paid == pytest.approx(len(server.seen) * 110 / 1e6)
+    assert f"The budget of $0.002 is spent: ${paid:.4f}." in page(run)
+    assert run.done < 60
+
+    JudgeMemory.objects.all().delete()
+    before = len(server.seen)
+    server.mark = lambda data, body: books(data, body) if len(server.seen) <= before + 11 else "Well, it depends."
+    run_budgets.resume(run, Actor(build.cast.trainer), {})
+    carry_out(run)
+    assert (run.state, run.error_kind) == (State.FAILED, "verifier"), run.error
+    assert "nothing was scored in 3 steps on end: right: " in run.error
+    assert "Well, it depends." in run.error
+    assert "Failed: verifier" in page(run)
+    assert "Well, it depends." in page(run)
 
 
 def test_a_run_that_learns_from_answers_goes_on_without_its_judge(

@@ -103,7 +103,7 @@ def test_while_a_judge_is_waited_for_other_groups_are_sampled_and_judged(tmp_pat
     """The judge answers nobody before attempts at two tasks are before it."""
     asked, changed, is_strict = set[str](), threading.Condition(), threading.Event()
 
-    def mark(_: Any, trace: Any, reference: Any, *, anew: bool = False) -> Verdict:
+    def mark(settings: Any, trace: Any, reference: Any, *, anew: bool = False) -> Verdict:
         with changed:
             asked.add(trace["messages"][0]["content"])
             changed.notify_all()
