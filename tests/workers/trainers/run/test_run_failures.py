@@ -160,6 +160,16 @@ def test_some_unscored_tasks_are_not_zero(make: Make, start: Start, trained: Pat
     assert 0 < run.metrics()[1]["unscored"] <= 0.5
 
 
+def test_rewards_that_are_all_alike_with_nothing_in_reserve(make: Make, start: Start, trained: Path) -> None:
+    """The only task takes its own place until the cap; the run ends in order and has learnt nothing."""
+    settings = {"temperature": 0.01, "dynamic_sampling": True, "max_resamples": 2}
+    run = make("grpo", on=trained, steps=2, train=[task("Ada")], held_out=False, settings=settings)
+    assert start(run).wait() == 0, run.errors()
+    for metrics in run.metrics().values():
+        assert (metrics["zero_variance_groups"], metrics["grad_norm"]) == (1, 0)
+        assert metrics["resampled_groups"] == 2 * 2, "two groups, two tries each"
+
+
 def test_rows_that_are_too_long(make: Make, start: Start) -> None:
     long = sft_row("Ada") | {"prompt": [{"role": "user", "content": "remind Ada " * 40}]}
     some = make(name="some", train=[long, sft_row("Bo")], settings={"max_length": 60}, held_out=False)
