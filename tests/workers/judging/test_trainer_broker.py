@@ -108,6 +108,14 @@ def test_rubbish_and_silence_are_no_score_and_say_so(judging: Judging) -> None:
     assert not line.lost, "late is not gone"
 
 
+def test_a_judge_that_is_full_is_waited_for_and_nothing_is_lost(judging: Judging) -> None:
+    full = iter((429, 429))
+    line, env, _ = judging(lambda data, body: next(full, 0) or naming("austen")(data, body) if data["attempt"] else 0)
+    assert [verdict.score for verdict in said(env, "Jane Austen.", "Charles Dickens.")] == [1.0, 0.0]
+    assert next(full, None) is None, "it was full"
+    assert not line.lost
+
+
 def test_a_broker_that_is_gone_is_told_once_and_for_all(judging: Judging, monkeypatch: pytest.MonkeyPatch) -> None:
     line, env, _ = judging(naming("austen"))
     Path(line.path).unlink()
