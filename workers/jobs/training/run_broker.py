@@ -135,7 +135,7 @@ class RunBroker:
 
 
 class _Account:
-    """What a run was told and what that took, kept in one step: after a kill neither is there without the other."""
+    """Answers to a run and what they took, kept in one step: after a kill neither is there without the other."""
 
     def __init__(self, lease: Lease, run: TrainingRun, judge: Judge, runners: Runners, aside: "_Aside") -> None:
         self._lease, self._run, self._judge, self._runners, self._aside = lease, run, judge, runners, aside
@@ -154,15 +154,15 @@ class _Account:
         return before is not self._seen
 
     def _settle(self) -> None:
-        if self._asked() == self._run.outside_calls:
+        if self._calls_so_far() == self._run.outside_calls:
             return
         with self._lease.guard():
             self._judge.keep()  # before the report, which then has what each of these took
-            asked = self._asked()
+            asked = self._calls_so_far()
             self._lease.update(outside_calls=asked)
         self._run.outside_calls = asked
 
-    def _asked(self) -> dict[str, Any]:
+    def _calls_so_far(self) -> dict[str, Any]:
         simulator = self._runners.simulator
         return {
             **self._run.outside_calls,
