@@ -94,6 +94,7 @@ def draw(
             attention_mask=mask.to(device),
             past_key_values=None if past is None else past.cache,
             generation_config=config,
+            synced_gpus=False,  # of several processes each asks by itself
             logits_processor=[drawing],
             stopping_criteria=[_Limits(limits, width, device), *until],
         )
@@ -125,6 +126,7 @@ def _read_once(model: Any, prompts: Sequence[Sequence[int]], pad: int, past: Pas
             attention_mask=mask.to(model.device),
             past_key_values=past.cache,
             generation_config=config,
+            synced_gpus=False,
         )
     past.cache.crop(-1)
     past.seen = mask[:, :-1]

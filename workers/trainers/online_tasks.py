@@ -24,7 +24,7 @@ from workers.trainers.run.kept_attempts import Keeper
 from workers.trainers.run.run_directory import Run
 from workers.trainers.run.run_failures import TrainingError
 from workers.trainers.run.run_spec import Data, Spec, tools_of
-from workers.trainers.weights import trained_policy
+from workers.trainers.weights import sharded_weights, trained_policy
 from workers.trainers.weights.trained_policy import Policy
 
 
@@ -97,7 +97,7 @@ def build(
         remote.join(trainer)
     if getattr(trainer, "ref_model", None) is not None and spec.adapter is not None:
         # TRL loads the reference from the base's path, which is not the start when an adapter was merged.
-        trainer.ref_model.load_state_dict(loaded.model.state_dict())
+        sharded_weights.load(trainer.ref_model, loaded.model.state_dict())
     return trainer, attempts
 
 

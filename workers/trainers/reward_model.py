@@ -2,6 +2,8 @@
 of a score for each answer; what it makes judges, and never acts."""
 
 import dataclasses
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flywheel.core.envs import Environment
@@ -16,6 +18,7 @@ def train(run: Run) -> None:
     env, data = run_spec.opened(run.spec)
     with model_process.loading():
         from workers.trainers import training_loop
+        from workers.trainers.attempts import trl_seams
         from workers.trainers.objectives import reward_canaries
         from workers.trainers.weights import reward_weights, trained_policy
 
@@ -27,16 +30,13 @@ def train(run: Run) -> None:
     _check_lengths(run, trainer.train_dataset, len(learnt), trained_policy.longest(trainer.model, settings)[1])
     tools = trained_policy.tools_shown(aside, env)
     validation = reward_canaries.Validation(run, trainer.model, loaded.tokenizer, aside, tools)
-    training_loop.carry_out(
-        run,
-        trainer,
-        data,
-        lambda _: None,  # it answers no tasks
-        validation,
-        lambda: reward_weights.save(
-            run, trainer.model, loaded.tokenizer, lambda scorer: reward_canaries.measure(scorer, aside, tools)
-        ),
-    )
+
+    def save(kept: Path) -> dict[str, dict[str, Any]]:
+        trl_seams.load_weights(trainer, kept)
+        measure = partial(reward_canaries.measure, rows=aside, tools=tools)
+        return reward_weights.save(run, trainer.model, loaded.tokenizer, measure)
+
+    training_loop.carry_out(run, trainer, data, lambda _: None, validation, save)  # it answers no tasks
 
 
 def build(run: Run, loaded: Any, env: Environment, data: run_spec.Data) -> Any:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ from workers.trainers.run.checkpoints import Checkpoint
 from workers.trainers.run.run_directory import FINAL, Run
 from workers.trainers.run.run_failures import TrainingError
 from workers.trainers.run.run_spec import Data, Spec
+from workers.trainers.weights import sharded_weights
 from workers.trainers.weights.best_weights import BestWeights
-from workers.trainers.weights.trained_policy import Policy, save_final
+from workers.trainers.weights.trained_policy import Policy, save_kept
 
 METRICS = {
     "loss": "loss",
@@ -77,6 +79,9 @@ METRICS = {
 Measure = Callable[[int], float | None]
 """Measures what is trained at a step and records the event; the score by which it is compared, or None."""
 
+Save = Callable[[Path], dict[str, dict[str, Any]]]
+"""Publishes weights that are kept in a directory as `final/`, and returns its files."""
+
 VERSIONS = ("torch", "transformers", "trl", "peft")
 
 
@@ -129,15 +134,18 @@ def config(kind: type[Any], spec: Spec, **fields: Any) -> Any:
     if ranks.world() > 1:
         shared["ddp_backend"] = "nccl" if cuda else "gloo"
         shared |= {"ddp_timeout": ranks.WAIT_S, "ddp_find_unused_parameters": False}
+        shared |= sharded_weights.fields(settings)
     passed = {key.removeprefix("trl."): value for key, value in settings.items() if key.startswith("trl.")}
     known = {field.name for field in dataclasses.fields(kind)}
     for name in passed:
         if name not in known:
             raise TrainingError("bad_spec", f"settings.trl.{name}: {kind.__name__} has no such field")
     try:
-        return kind(**{**shared, **fields, **spec.recipe.fixed, **passed})
+        made = kind(**{**shared, **fields, **spec.recipe.fixed, **passed})
     except (ValueError, TypeError, NotImplementedError) as error:
         raise TrainingError("bad_spec", f"settings: {kind.__name__} refuses them: {error}") from error
+    sharded_weights.begin(made)
+    return made
 
 
 def _processes(settings: Mapping[str, Any]) -> int:
@@ -171,7 +179,7 @@ def drive(
             "no validation: other rows give away every task that was kept for it; the last step's weights become the "
             "version"
         )
-    carry_out(run, trainer, data, held_out, validation, lambda: save_final(run, trainer.model, policy.tokenizer), turn)
+    carry_out(run, trainer, data, held_out, validation, lambda kept: save_kept(run, kept), turn)
 
 
 def carry_out(
@@ -180,14 +188,13 @@ def carry_out(
     data: Data,
     held_out: Measure,
     validation: Measure,
-    save: Callable[[], dict[str, dict[str, Any]]],
+    save: Save,
     turn: AbstractContextManager[Any] | None = None,
 ) -> None:
-    """Train from the newest verified checkpoint, or from the start, to the end or until somebody asks to stop. `save`
-    publishes what was trained and returns its files."""
+    """Train from the newest verified checkpoint, or from the start, to the end or until somebody asks to stop."""
     spec = run.spec
     resumed = _resume_from(run)
-    best = BestWeights(run, trainer.model, until=resumed.step if resumed else 0)
+    best = BestWeights(run, trainer.save_model, until=resumed.step if resumed else 0)
     run.event(
         "training_start",
         total_steps=spec.settings["steps"],
@@ -211,13 +218,8 @@ def carry_out(
         run.step = resumed.step
         recorder.saved = resumed
         trl_seams.continue_counters(trainer, resumed.path, resumed.step)
-    if resumed is not None and recorder.is_over(resumed.step):  # killed between the last step and the end
-        trl_seams.load_weights(trainer, resumed.path)
-    elif not ranks.agreed(run.cancelled):
-        if resumed is None:
-            if run.is_first:
-                held_out(0)
-            best(0, ranks.agreed(validation(0) if run.is_first else None))
+    is_over = resumed is not None and recorder.is_over(resumed.step)  # killed between the last step and the end
+    if not is_over and not ranks.agreed(run.cancelled):
         trainer.train(resume_from_checkpoint=str(resumed.path) if resumed else None)
     _end(run, save, recorder)
     if run.is_first:
@@ -231,18 +233,18 @@ def _resume_from(run: Run) -> Checkpoint | None:
     return found
 
 
-def _end(run: Run, save: Callable[[], dict[str, dict[str, Any]]], recorder: "Recorder") -> None:
+def _end(run: Run, save: Save, recorder: "Recorder") -> None:
     saved, best = recorder.saved, recorder.best
     if not run.is_first:
         return
-    path = f"checkpoints/step-{saved.step}" if saved else None
-    if not recorder.is_over(run.step):
+    path = f"{checkpoints.PLACE}/step-{saved.step}" if saved else None
+    if saved is None or not recorder.is_over(run.step):
         run.event("training_end", status="cancelled", step=run.step, seconds=run.seconds)
         run.write_result(status="cancelled", step=run.step, checkpoint=path, seconds=run.seconds)
         return
     checkpoints.prune(run.path, run.spec.settings["keep_checkpoints"])  # killed after the last one, there is one more
-    chosen = best.restore()
-    files = save()
+    chosen = best.kept()
+    files = save(saved.path if chosen is None else best.path_of(chosen))
     ended = {"early": run.step < run.spec.settings["steps"]} | ({"chosen": chosen} if chosen is not None else {})
     run.event("training_end", status="completed", step=run.step, seconds=run.seconds, **ended)
     run.write_result(
@@ -276,6 +278,12 @@ class Recorder(TrainerCallback):
         self.watch = Watch(run)
         self._began = 0.0
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Not earlier: by now the weights are where they learn.
+        if self.saved is None:
+            self._measured(self.held_out, 0)
+            self.best(0, self._measured(self.validation, 0))
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._began = time.perf_counter()
 
@@ -300,13 +308,16 @@ class Recorder(TrainerCallback):
         self.watch(step, bad)
         self.run.step = step
         if step % self.run.spec.validation_every == 0 or step >= state.max_steps:
-            with self.turn:
-                self.best(step, ranks.agreed(self.validation(step) if self.run.is_first else None))
+            self.best(step, self._measured(self.validation, step))
         if self.is_over(step):
             control.should_save = control.should_training_stop = True
-        if self.run.is_first and (step % self.run.spec.eval_every == 0 or self.is_over(step)):
-            with self.turn:
-                self.held_out(step)
+        if step % self.run.spec.eval_every == 0 or self.is_over(step):
+            self._measured(self.held_out, step)
+
+    def _measured(self, measure: Measure, step: int) -> float | None:
+        """What the first process finds, while the others wait."""
+        with self.turn, sharded_weights.whole(self.trainer.model):
+            return ranks.agreed(measure(step) if self.run.is_first else None)
 
     def is_over(self, step: int) -> bool:
         """Whether nothing is to come after this step."""

@@ -50,9 +50,9 @@ VLLM: Final = "vllm"
 """The value of `rollouts` with which a server samples the attempts."""
 
 MODES: Final = {"full": "all weights", "lora": "LoRA", "qlora": "QLoRA"}
+"""Ways to tune weights: all of them, an adapter on the base, or an adapter on the base in 4 bits."""
 NEEDS: Final = {"qlora": "bitsandbytes"}
 """Modes that need a package which not every installation has."""
-"""Ways to tune weights: all of them, an adapter on the base, or an adapter on the base in 4 bits."""
 
 PASSED_ON = ("trl.", "lora.")
 
@@ -104,16 +104,22 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
     return values
 
 
-def lacking(mode: str) -> str:
-    """Say what this installation lacks to tune so; empty where it can. It loads nothing: the trainer tries it out."""
-    if mode in possible_modes():
+_EXTRAS = {"qlora": ("QLoRA", "bitsandbytes"), "deepspeed": ("DeepSpeed", "deepspeed")}
+"""The label and the module of what wants an extra of the package, which has its name."""
+
+
+def lacking(what: str) -> str:
+    """Say what this installation lacks for a mode of tuning or a kind of sharding; empty where it has all. It loads
+    nothing: the trainer tries it out."""
+    if what not in _EXTRAS or importlib.util.find_spec(_EXTRAS[what][1]):
         return ""
-    return "QLoRA needs bitsandbytes, which is not installed; install flywheel[qlora] and restart the worker"
+    label, module = _EXTRAS[what]
+    return f"{label} needs {module}, which is not installed; install flywheel[{what}] and restart the worker"
 
 
 def possible_modes() -> list[str]:
     """The modes that this installation can tune by."""
-    return [mode for mode in MODES if mode not in NEEDS or importlib.util.find_spec(NEEDS[mode])]
+    return [mode for mode in MODES if not lacking(mode)]
 
 
 def usual_mode(parameters: int | None) -> Literal["full", "lora"]:
@@ -232,6 +238,11 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise FieldError(
             f"{processes} processes would each know other tasks; expected 1 with curriculum", field="processes"
         )
+    sharding = values.get("sharding", "none")
+    if sharding != "none" and processes == 1:
+        raise FieldError(f"{sharding!r} divides a run among processes, and there is 1", field="sharding")
+    if sharding == "deepspeed" and values["device"] == "cpu":
+        raise FieldError("'deepspeed' needs GPUs; on CPUs use fsdp2 or none", field="sharding")
     if micro and batch // processes % micro:
         whole = f"batch_size {batch}" if processes == 1 else f"the {batch // processes} of batch_size a process has"
         raise FieldError(f"{micro} does not divide {whole}; expected a divisor of it", field="micro_batch_size")

@@ -158,6 +158,15 @@ class Plan:
         return int(self.settings.get("processes", 1))
 
     @property
+    def shards(self) -> int:
+        """Processes that divide gradients and optimizer among themselves; 1 where each has them all."""
+        return self.processes if self.settings.get("sharding", "none") != "none" else 1
+
+    @property
+    def divides_weights(self) -> bool:
+        return bool(self.settings.get("sharding") == "fsdp2")
+
+    @property
     def share(self) -> int:
         """Rows, pairs or attempts of each batch that a process has."""
         return int(self.settings["batch_size"]) // self.processes
@@ -214,13 +223,12 @@ class Forecast:
 
 def forecast(plan: Plan) -> Forecast:
     """Forecast the peak: the largest of the moments that a run passes through."""
-    kept = _kept(plan)
+    kept, whole = _kept(plan), _weights(plan)
     moments = {
         "learning": kept | _learning(plan),
         "updating": kept | _updating(plan),
-        "answering": kept | _answering(plan),
-        "loading": {name: kept[name] for name in ("libraries", "weights")}
-        | {"model file": plan.shapes.parameters * FLOAT},
+        "answering": kept | {"weights": whole + (kept["weights"] if plan.divides_weights else 0)} | _answering(plan),
+        "loading": {"libraries": kept["libraries"], "weights": whole, "model file": plan.shapes.parameters * FLOAT},
     }
     if plan.device == "cuda":
         moments.pop("loading")  # the file is read on the CPU's side
@@ -231,19 +239,23 @@ def forecast(plan: Plan) -> Forecast:
 
 def _kept(plan: Plan) -> dict[str, int]:
     """Parts that are there from the first step to the last."""
-    shapes = plan.shapes
-    weights = float(shapes.parameters * (HALF if plan.is_in_half else FLOAT))
-    if plan.is_in_four_bits:
-        weights -= shapes.in_linear_layers * (FLOAT - FOUR_BITS)  # the others are kept in 32 bits
-    adapter = plan.learning * FLOAT if plan.is_lora else 0
+    parts = plan.processes if plan.divides_weights else 1
     return {
         "libraries": PROCESS if plan.device == "cpu" else 0,
-        "weights": int(weights) + adapter,
-        "optimizer": plan.learning * 2 * FLOAT,
-        "reference model": shapes.parameters * FLOAT if plan.has_reference else 0,
+        "weights": _weights(plan) // parts,
+        "optimizer": plan.learning * 2 * FLOAT // plan.shards,
+        "reference model": plan.shapes.parameters * FLOAT // parts if plan.has_reference else 0,
         "teacher": plan.teacher * FLOAT,
-        "gradients to exchange": plan.learning * FLOAT if plan.processes > 1 else 0,
+        "gradients to exchange": plan.learning * FLOAT if plan.processes > plan.shards else 0,
     }
+
+
+def _weights(plan: Plan) -> int:
+    """Bytes of all weights, the adapter's too."""
+    weights = float(plan.shapes.parameters * (HALF if plan.is_in_half else FLOAT))
+    if plan.is_in_four_bits:
+        weights -= plan.shapes.in_linear_layers * (FLOAT - FOUR_BITS)  # the others are kept in 32 bits
+    return int(weights) + (plan.learning * FLOAT if plan.is_lora else 0)
 
 
 def _learning(plan: Plan) -> dict[str, int]:
@@ -269,7 +281,7 @@ def _learning(plan: Plan) -> dict[str, int]:
     return {
         "activations": int((layers + going_back + around) * ALLOCATOR[plan.device]),
         "loss": scored + head,
-        "gradients": plan.learning * FLOAT if has_earlier else 0,
+        "gradients": plan.learning * FLOAT // plan.shards if has_earlier else 0,
         "16-bit copies": casts,
     }
 
@@ -277,7 +289,7 @@ def _learning(plan: Plan) -> dict[str, int]:
 def _updating(plan: Plan) -> dict[str, int]:
     """Parts at the end of the backward pass and in the step: all gradients, and the embedding's before it is added."""
     embedding = 0 if plan.is_lora else plan.shapes.head * FLOAT
-    return {"gradients": plan.learning * FLOAT + embedding}
+    return {"gradients": plan.learning * FLOAT // plan.shards + embedding}
 
 
 def _answering(plan: Plan) -> dict[str, int]:

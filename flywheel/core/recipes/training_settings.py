@@ -101,6 +101,12 @@ _ROWS = [
         algorithms=_SHARED, min=1, max=64,
     ),
     Setting(
+        "sharding", str, "none",
+        "What the processes divide among themselves, for a model that is too large for one GPU: none is nothing, fsdp2 "
+        "its weights, gradients and optimizer, deepspeed its gradients and optimizer (ZeRO-2; on GPUs only).",
+        algorithms=_SHARED, choices=("none", "fsdp2", "deepspeed"),
+    ),
+    Setting(
         "device", str, "auto",
         "What it trains on: a worker's CPU, its GPUs (cuda), one for each process, or the operator's Ray cluster. auto "
         "takes GPUs where a worker offers them.",
@@ -352,8 +358,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "validation_every", "validation_tasks", "final_weights", "patience", "keep_checkpoints",
     ),
     "Execution": (
-        "device", "micro_batch_size", "gradient_checkpointing", "eval_batch_size", "processes", "rollouts",
-        "execution", "max_staleness",
+        "device", "micro_batch_size", "gradient_checkpointing", "eval_batch_size", "processes", "sharding",
+        "rollouts", "execution", "max_staleness",
     ),
 }  # fmt: skip
 """Settings by what they are about, in the order in which a form has them."""

@@ -290,6 +290,8 @@ def check_settings(
         raise Refused(error.problem, field=f"{where}{error.field}") from error
     if why := WorkerDevice.lacking(tuned["mode"], settings["device"]):
         raise Refused(why, field="tuning.mode")
+    if why := recipes.lacking(settings.get("sharding", "")):
+        raise Refused(why, field="settings.sharding")
     return settings
 
 

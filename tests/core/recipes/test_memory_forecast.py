@@ -135,6 +135,20 @@ def test_processes_share_a_batch_and_exchange_their_gradients() -> None:
     assert shared.operations == alone.operations / 2
 
 
+def test_what_processes_divide_is_a_share_of_each_but_the_whole_weights_answer() -> None:
+    asked: dict[str, Any] = {"micro_batch_size": 0, "processes": 2}
+    alone, by_deepspeed = forecast(plan(**asked)), forecast(plan(**asked, sharding="deepspeed"))
+    assert part("optimizer", by_deepspeed) == part("optimizer", alone) // 2
+    assert part("weights", by_deepspeed) == part("weights", alone)
+    assert "gradients to exchange" not in by_deepspeed.parts
+    assert by_deepspeed.moment == alone.moment != "answering"
+    divided = forecast(plan(**asked, sharding="fsdp2"))
+    assert part("weights", divided) == part("weights", alone) // 2
+    answering = forecast(plan(**asked, sharding="fsdp2", eval_batch_size=4096, max_completion_length=100_000))
+    assert answering.moment == "answering"
+    assert part("weights", answering) == part("weights", alone) * 3 // 2
+
+
 def test_kto_keeps_two_rows_in_a_micro_batch() -> None:
     asked = plan("kto", batch_size=16, micro_batch_size=16)
     found = proposal(asked, forecast(asked).total // 2)

@@ -108,7 +108,12 @@ def test_base_in_four_bits_is_refused_where_no_worker_could_train_on_it(room: Ro
     assert refused(rollouts="vllm")[0] == "settings.rollouts"
     assert refused(processes=2)[1] == "2 processes do not share a base in 4 bits; expected 1"
     assert room.launch(**asked).tuning == {"mode": "qlora", "rank": 4, "alpha": 16}
-    asked["algorithm"] = "reward_model"
+    asked |= {"tuning": {"mode": "full"}}
+    there[0] = False
+    missing = "DeepSpeed needs deepspeed, which is not installed; install flywheel[deepspeed] and restart the worker"
+    assert refused(processes=2, sharding="deepspeed") == ("settings.sharding", missing)
+    asked |= {"tuning": {"mode": "qlora"}, "algorithm": "reward_model"}
+    there[0] = True
     assert refused() == ("tuning.mode", "'qlora' does not train a reward model, which is saved whole; use lora")
 
 

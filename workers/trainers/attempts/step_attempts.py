@@ -25,6 +25,7 @@ from workers.trainers.attempts.rewards import Judge, Rewards
 from workers.trainers.run import ranks
 from workers.trainers.run.kept_attempts import Keeper, Kept
 from workers.trainers.run.run_spec import Spec, tools_of
+from workers.trainers.weights import sharded_weights
 
 ALIKE = 1e-6
 """A group whose rewards lie no further apart teaches nothing."""
@@ -88,6 +89,15 @@ class Attempts:
         step: int = trainer.state.global_step
         reserve = self._reserve(step)
         places = [self._in_turn(int(prompt), reserve) for prompt in prompts[:: self._size]]
+        with sharded_weights.whole(self.engine.model):
+            resampled = self._attempt(places, step, reserve)
+        episodes = [self.engine.episode(rollout.seed) for group in self.groups for rollout in group.rollouts]
+        self._count(resampled, episodes)
+        self._keep(step)
+        return self._tokens(episodes)
+
+    def _attempt(self, places: Sequence[int], step: int, reserve: Iterator[int]) -> int:
+        """Play the step's groups, and others for those that teach nothing; count these."""
         self.engine.begin()
         self.groups, resampled = self._play(places, f"{step}"), 0
         for number in range(self._rounds):
@@ -102,10 +112,7 @@ class Attempts:
                     [self._due(reserve, places[place]) for place in tried], f"{step} again {number}{self._whose}"
                 ),
             )
-        episodes = [self.engine.episode(rollout.seed) for group in self.groups for rollout in group.rollouts]
-        self._count(resampled, episodes)
-        self._keep(step)
-        return self._tokens(episodes)
+        return resampled
 
     def close(self) -> None:
         """Give back what the engine has."""

@@ -100,7 +100,7 @@ def continue_counters(trainer: Any, checkpoint: Path, step: int) -> None:
 
 
 def load_weights(trainer: Any, checkpoint: Path) -> None:
-    """Load a checkpoint's weights alone, where there is nothing left to train."""
+    """Load a checkpoint's weights alone, where there is nothing more to train."""
     trainer._load_from_checkpoint(str(checkpoint))
 
 

@@ -57,7 +57,9 @@ class Replay:
         parts, at = passes * ranks.world(), self._part * ranks.world() + ranks.rank()
         tokens = sum(int((labels[1:] != UNREAD).sum()) for _, labels in rows)
         plain = trainer.accelerator.unwrap_model(model)
-        loss = _loss(plain, rows[at::parts], trainer.accelerator.device) / tokens
+        # Who has no row passes one through that teaches nothing: the weights may be divided, and all are needed then.
+        own = rows[at::parts] or [(ids, torch.full_like(ids, UNREAD)) for ids, _ in rows[:1]]
+        loss = _loss(plain, own, trainer.accelerator.device) / tokens
         self._part, self._loss = self._part + 1, self._loss + loss.item()
         if self._part == passes:
             trl_seams.measured(trainer, "replay_loss", self._loss * ranks.world())
@@ -71,8 +73,6 @@ class Replay:
 
 def _loss(model: Any, rows: list[tuple[Tensor, Tensor]], device: Any) -> Tensor:
     """The summed loss of the rows' learnt tokens."""
-    if not rows:
-        return torch.zeros((), device=device)
     ids = pad_sequence([ids for ids, _ in rows], batch_first=True).to(device)
     labels = pad_sequence([labels for _, labels in rows], batch_first=True, padding_value=UNREAD).to(device)
     seen = pad_sequence([torch.ones_like(ids) for ids, _ in rows], batch_first=True).to(device)

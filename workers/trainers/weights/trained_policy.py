@@ -39,7 +39,7 @@ from workers.trainers.run.run_spec import Source, Spec, tools_of
 
 _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""
-_STATE = {checkpoints.MANIFEST, "trainer_state.json", "value_head.safetensors", "curriculum.json"}
+_STATE = {checkpoints.MANIFEST, "trainer_state.json", "value_head.safetensors", "curriculum.json", "score.json"}
 """Files of a checkpoint with such an ending that are of the training and not of what it made."""
 SMALL = 5_000_000
 """Below so many parameters one CPU thread is as quick as several, and where other work shares the cores far quicker:
@@ -180,33 +180,19 @@ def _tools_shown(row: Mapping[str, Any], tools: list[dict[str, Any]]) -> list[di
     return tools if own == [tooling.plain(tool) for tool in tools] else own
 
 
-def save_final(run: Run, model: Any, tokenizer: Any) -> dict[str, dict[str, Any]]:
-    """Publish `final/`, the artifact that leaves the run directory, and return its files.
+def save_kept(run: Run, checkpoint: Path) -> dict[str, dict[str, Any]]:
+    """Publish `final/`, the artifact that leaves the run directory, of the weights of a checkpoint or of the best ones,
+    and return its files. Raises TrainingError.
 
     Weights learn in 32 bits and leave in the base's own, so that they are as large and as quick as what they are
     compared with.
     """
 
     def write(aside: Path) -> None:
-        if isinstance(model, PeftModel):
-            model.save_pretrained(str(aside), selected_adapters=["default"], safe_serialization=True)
-        else:
-            model.to(_declared(run.spec) or model.dtype).save_pretrained(aside)
-        tokenizer.save_pretrained(aside)
-
-    return publish(run, write)
-
-
-def save_kept(run: Run, checkpoint: Path) -> dict[str, dict[str, Any]]:
-    """Publish a checkpoint's weights as `save_final` would have when the run was at its step, and return the files.
-
-    Raises TrainingError.
-    """
-
-    def write(aside: Path) -> None:
         is_whole = run.spec.mode == "full"
         for path in checkpoint.iterdir():
-            if path.name not in _STATE and not (is_whole and ".safetensors" in path.name) and path.is_file():
+            is_state = path.name in _STATE or path.suffix not in _ARTIFACT
+            if not is_state and not (is_whole and ".safetensors" in path.name):
                 shutil.copyfile(path, aside / path.name)
         if is_whole:
             with refused(checkpoint):

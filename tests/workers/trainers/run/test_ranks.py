@@ -1,13 +1,14 @@
 """Several processes share a run: they make of it what one makes, save it once, and stop and go on together."""
 
 import os
+import shutil
 import socket
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from tests.workers.trainers.cast import NAMES, Directory, Make, Start, slow, task
+from tests.workers.trainers.cast import NAMES, Directory, Make, Start, sft_row, slow, task
 from workers.trainers.run import ranks
 
 ROWS = {"batch_size": 8, "max_grad_norm": 0.5}
@@ -47,12 +48,15 @@ def weights(run: Directory) -> dict[str, Any]:
     return load_file(path)
 
 
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
 @pytest.mark.parametrize("mode", ["full", "lora"])
-def test_two_processes_make_the_weights_of_one_and_tell_of_them_once(mode: str, make: Make, start: Start) -> None:
+def test_two_processes_make_the_weights_of_one_and_tell_of_them_once(
+    mode: str, sharding: str, make: Make, start: Start
+) -> None:
     tuning = {"mode": "full"} if mode == "full" else {"mode": "lora", "rank": 4, "alpha": 8}
     fields: dict[str, Any] = {"steps": 20, "tuning": tuning, "eval_every": 10}
     alone = make("sft", name="alone", settings=ROWS, **fields)
-    two = make("sft", name="two", settings={**ROWS, "processes": 2}, **fields)
+    two = make("sft", name="two", settings={**ROWS, "processes": 2, "sharding": sharding}, **fields)
     one = start(alone)
     assert [trainer.wait() for trainer in both(two, start)] == [0, 0], two.errors()
     assert one.wait() == 0, alone.errors()
@@ -64,12 +68,21 @@ def test_two_processes_make_the_weights_of_one_and_tell_of_them_once(mode: str, 
     assert told[0] == told[1]
     losses = [[row["loss"] for row in run.metrics().values()] for run in (two, alone)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    (kept,) = (two.path / "checkpoints").iterdir()
+    assert (kept / "optimizer.bin").exists() == (sharding == "fsdp2"), "on CPUs accelerate divides nothing by itself"
 
 
-def test_attempts_are_shared_and_the_run_goes_on_after_a_stop(make: Make, start: Start, trained: Any) -> None:
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+def test_attempts_are_shared_and_the_run_goes_on_after_a_stop(
+    sharding: str, make: Make, start: Start, trained: Any
+) -> None:
     fields: dict[str, Any] = {
         "on": trained, "train": [task(name) for name in NAMES[:6]], "held_out": False, "steps": 4,
-        "settings": {"processes": 2, "batch_size": 16, "num_generations": 4, "learning_rate": 3e-3},
+        "settings": {
+            "processes": 2, "sharding": sharding, "batch_size": 16, "num_generations": 4, "learning_rate": 3e-3,
+            "replay_rows": 1,
+        },
+        "replay": [sft_row(name) for name in NAMES[:3]],
         "checkpoint_every": 2,
     }  # fmt: skip
     whole, broken = make("grpo", name="whole", **fields), make("grpo", name="broken", **fields)
@@ -86,14 +99,29 @@ def test_attempts_are_shared_and_the_run_goes_on_after_a_stop(make: Make, start:
     assert rewards[0] == rewards[1]
 
 
-def test_the_best_weights_are_kept_once_and_an_early_end_is_everybodys(make: Make, start: Start) -> None:
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+def test_the_best_weights_are_kept_once_and_an_early_end_is_everybodys(sharding: str, make: Make, start: Start) -> None:
     asked = [task(name) for name in NAMES[6:8]]
-    settings = {**ROWS, "processes": 2, "patience": 1, "learning_rate": 1e-9}
+    settings = {**ROWS, "processes": 2, "sharding": sharding, "patience": 1, "learning_rate": 1e-9}
     run = make(
         "sft", names=NAMES[:6], held_out=False, validation=asked, steps=9, eval_every=1, settings=settings
     )  # fmt: skip
     assert [trainer.wait() for trainer in both(run, start)] == [0, 0], run.errors()
     assert (run.result["early"], run.result["chosen"], run.result["step"]) == (True, 1, 2)
+
+
+def test_a_divided_adapter_goes_on_from_a_checkpoint_and_is_given_as_a_whole(make: Make, start: Start) -> None:
+    settings = {**ROWS, "processes": 2, "sharding": "fsdp2", "gradient_checkpointing": True}
+    tuning = {"mode": "lora", "rank": 4, "alpha": 8}
+    run = make("dpo", steps=4, checkpoint_every=2, held_out=False, tuning=tuning, settings=settings)
+    assert [trainer.wait() for trainer in both(run, start)] == [0, 0], run.errors()
+    whole = run.result["digest"]
+    (run.path / "result.json").unlink()
+    shutil.rmtree(run.path / "checkpoints/step-4")
+    assert [trainer.wait() for trainer in both(run, start)] == [0, 0], run.errors()
+    assert run.events("training_start")[-1]["resumed_from"] == 2
+    assert run.result["digest"] == whole
+    assert len(weights(run)) == 2 * 7 * 2, "a pair of matrices for each linear layer of two"
 
 
 def test_a_process_that_dies_leaves_a_run_that_can_go_on(make: Make, start: Start) -> None:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,19 +16,6 @@ from workers.trainers.weights.best_weights import BestWeights
 SCORES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, None]), min_size=1, max_size=12)
 
 
-class Model(torch.nn.Module):
-    """A frozen weight and one that learns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
-        self.learns = torch.nn.Parameter(torch.zeros(2))
-
-    def at(self, value: float) -> None:
-        with torch.no_grad():
-            self.learns.fill_(value)
-
-
 class Told:
     """A run as its weights are chosen: what was validated stands in its events."""
 
@@ -37,30 +23,37 @@ class Told:
         chosen = {"patience": 0, "final_weights": "best", **settings}
         spec = SimpleNamespace(settings=chosen)
         self.run: Any = SimpleNamespace(path=path, work=path / "work", spec=spec, is_first=True)
-        self.model = Model()
+        self.weights = 0
         (path / "events.jsonl").touch()
         self.best = self.begin(0)
 
     def begin(self, step: int) -> BestWeights:
-        self.best = BestWeights(self.run, self.model, until=step)
+        self.best = BestWeights(
+            self.run, lambda place: Path(place, "weights").write_text(str(self.weights)), until=step
+        )
         return self.best
 
     def validated(self, step: int, score: float | None, **more: Any) -> None:
-        """The weights of a step are filled with its number. `more` is of the event."""
-        self.model.at(step)
+        """The weights of a step are its number. `more` is of the event."""
+        self.weights = step
         with (self.run.path / "events.jsonl").open("a") as events:
             events.write(json.dumps({"event": "validation", "step": step, "score": score, **more}) + "\n")
         self.best(step, more.get("overall", score))
 
+    @property
+    def given(self) -> int | None:
+        """The weights that the run gives where they are not the last."""
+        step = self.best.kept()
+        return None if step is None else int((self.best.path_of(step) / "weights").read_text())
 
-def test_the_first_of_the_best_is_kept_and_put_back(tmp_path: Path) -> None:
+
+def test_the_first_of_the_best_is_kept_and_given(tmp_path: Path) -> None:
     told = Told(tmp_path)
     for step, score in enumerate([0.9, 0.2, 0.5, None, 0.5, 0.4]):
         told.validated(step, score)
     assert told.best.best == (2, 0.5), "what it was before its first step is no choice"
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["step-2"]
-    assert told.best.restore() == 2
-    assert told.model.learns.tolist() == [2.0, 2.0]
+    assert (told.best.kept(), told.given) == (2, 2)
     told.best.drop()
     assert not (tmp_path / "best").exists()
 
@@ -70,8 +63,7 @@ def test_the_last_weights_stay_where_they_are_wanted_or_nothing_was_validated(tm
     for step, score in enumerate([0.1, 0.5, 0.4, 0.3]):
         told.validated(step, score)
     assert told.best.is_over, "patience goes by validation all the same"
-    assert told.best.restore() is None
-    assert told.model.learns.tolist() == [3.0, 3.0]
+    assert told.best.kept() is None
 
 
 def test_patience_is_counted_from_the_best(tmp_path: Path) -> None:
@@ -108,7 +100,7 @@ def test_where_kept_weights_are_lost_the_next_best_is_kept(tmp_path: Path) -> No
     told.best.drop()
     told.begin(2)
     told.validated(4, 0.3)
-    assert told.best.restore() == 4
+    assert told.best.kept() == 4
 
 
 @given(SCORES, st.integers(0, 11), st.integers(1, 3))
@@ -127,8 +119,8 @@ def test_a_resumed_run_chooses_as_one_that_was_not_stopped(
         broken.validated(step, scores[step])
     assert broken.best.best == whole.best.best
     assert broken.best.is_over == whole.best.is_over
-    assert broken.best.restore() == whole.best.restore()
-    assert broken.model.learns.tolist() == whole.model.learns.tolist()
+    assert broken.best.kept() == whole.best.kept()
+    assert broken.given == whole.given
 
 
 VALIDATION = [task(name) for name in NAMES[6:8]]
