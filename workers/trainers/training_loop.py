@@ -315,7 +315,7 @@ class Recorder(TrainerCallback):
             self._measured(self.held_out, step)
 
     def _measured(self, measure: Measure, step: int) -> float | None:
-        """What the first process finds, while the others wait."""
+        """Measure in the first process, while the others wait, and return in all what it found."""
         with self.turn, sharded_weights.whole(self.trainer.model):
             return ranks.agreed(measure(step) if self.run.is_first else None)
 

@@ -1,5 +1,5 @@
-"""What several processes divide among themselves (FSDP2, or DeepSpeed's ZeRO-2): what TRL is told, and how a process
-asks a divided model by itself.
+"""Dividing a run among its processes by FSDP2, or by DeepSpeed's ZeRO-2: what TRL is told, and how a process asks a
+divided model by itself.
 
 ZeRO-2 divides gradients and optimizer and leaves each process the weights. With FSDP2 it has a share of them, and who
 asks the model has the others ask it too, at every token. But a single process evaluates, and attempts end when they
