@@ -45,11 +45,14 @@ def credulous(data: dict[str, Any], _: dict[str, Any]) -> int:
     return int("full marks" in json.dumps(data))
 
 
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_judge_is_a_reward_and_its_key_stays_with_the_worker(
-    launched: Launch, build: Build, server: JudgeServer
+    processes: int, launched: Launch, build: Build, server: JudgeServer
 ) -> None:
+    """Several processes ask the same broker, each about its own attempts."""
     judged(build)
-    run = carry_out(launched(algorithm="grpo", steps=2))
+    shared = {"processes": processes, "num_generations": 4, "sharding": "fsdp2" if processes > 1 else "none"}
+    run = carry_out(launched(algorithm="grpo", steps=2, settings=shared))
     assert run.state == State.SUCCEEDED, run.error
     figures = run.points.get(kind=Point.Kind.STEP, step=2).values
     assert (figures["unscored"], "reward/right" in figures) == (0, True)
