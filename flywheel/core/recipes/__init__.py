@@ -104,17 +104,20 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
     return values
 
 
-_EXTRAS = {"qlora": ("QLoRA", "bitsandbytes"), "deepspeed": ("DeepSpeed", "deepspeed")}
-"""The label and the module of what wants an extra of the package, which has its name."""
+_WANTED = {
+    "qlora": ("bitsandbytes", "QLoRA needs bitsandbytes, which is not installed; install flywheel[qlora]"),
+    # No extra of ours: it would bring another package of the name `ninja`, over that of the API.
+    "deepspeed": ("deepspeed", "DeepSpeed is not installed; install it as the operator's guide says"),
+}
+"""The module of what not every installation has, and what to say without it."""
 
 
 def lacking(what: str) -> str:
     """Say what this installation lacks for a mode of tuning or a kind of sharding; empty where it has all. It loads
     nothing: the trainer tries it out."""
-    if what not in _EXTRAS or importlib.util.find_spec(_EXTRAS[what][1]):
+    if what not in _WANTED or importlib.util.find_spec(_WANTED[what][0]):
         return ""
-    label, module = _EXTRAS[what]
-    return f"{label} needs {module}, which is not installed; install flywheel[{what}] and restart the worker"
+    return f"{_WANTED[what][1]} and restart the worker"
 
 
 def possible_modes() -> list[str]:

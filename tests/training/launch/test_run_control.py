@@ -110,7 +110,7 @@ def test_base_in_four_bits_is_refused_where_no_worker_could_train_on_it(room: Ro
     assert room.launch(**asked).tuning == {"mode": "qlora", "rank": 4, "alpha": 16}
     asked |= {"tuning": {"mode": "full"}}
     there[0] = False
-    missing = "DeepSpeed needs deepspeed, which is not installed; install flywheel[deepspeed] and restart the worker"
+    missing = "DeepSpeed is not installed; install it as the operator's guide says and restart the worker"
     assert refused(processes=2, sharding="deepspeed") == ("settings.sharding", missing)
     asked |= {"tuning": {"mode": "qlora"}, "algorithm": "reward_model"}
     there[0] = True

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from flywheel.core import recipes
 from tests.workers.trainers.cast import NAMES, Directory, Make, Start, sft_row, slow, task
 from workers.trainers.run import ranks
 
 ROWS = {"batch_size": 8, "max_grad_norm": 0.5}
+DEEPSPEED = pytest.mark.skipif(bool(recipes.lacking("deepspeed")), reason="deepspeed is not installed")
+KINDS = pytest.mark.parametrize("sharding", ["none", "fsdp2"])
 
 
 def shared(given: tuple[int, int, float]) -> None:
@@ -21,6 +24,23 @@ def shared(given: tuple[int, int, float]) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     if seconds:
         slow(seconds)
+
+
+def shared_by_deepspeed(given: tuple[int, int, float]) -> None:
+    """A hook: as `shared`, on the CPUs on which we refuse it; accelerate takes each process for the only one there."""
+    from accelerate import PartialState
+
+    from workers.trainers.weights import sharded_weights
+
+    def begin(_: Any) -> None:
+        state = PartialState()
+        state.backend, state.num_processes = "gloo", 2
+        state.process_index = state.local_process_index = given[0]
+
+    shared(given)
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    fields = {**sharded_weights.FIELDS["deepspeed"], "use_cpu": False}
+    sharded_weights.fields, sharded_weights.begin = lambda _: fields, begin
 
 
 def fails_in_the_second(given: tuple[int, int, float]) -> None:
@@ -36,7 +56,8 @@ def fails_in_the_second(given: tuple[int, int, float]) -> None:
         training_loop.Recorder.on_step_begin = fail  # type: ignore[method-assign]
 
 
-def both(run: Directory, start: Start, *, seconds: float = 0.0, hook: Any = shared) -> list[Any]:
+def both(run: Directory, start: Start, *, seconds: float = 0.0, hook: Any = None) -> list[Any]:
+    hook = hook or (shared_by_deepspeed if run.spec["settings"].get("sharding") == "deepspeed" else shared)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -48,7 +69,7 @@ def weights(run: Directory) -> dict[str, Any]:
     return load_file(path)
 
 
-@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+@pytest.mark.parametrize("sharding", ["none", "fsdp2", pytest.param("deepspeed", marks=DEEPSPEED)])
 @pytest.mark.parametrize("mode", ["full", "lora"])
 def test_two_processes_make_the_weights_of_one_and_tell_of_them_once(
     mode: str, sharding: str, make: Make, start: Start
@@ -72,7 +93,7 @@ def test_two_processes_make_the_weights_of_one_and_tell_of_them_once(
     assert (kept / "optimizer.bin").exists() == (sharding == "fsdp2"), "on CPUs accelerate divides nothing by itself"
 
 
-@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+@KINDS
 def test_attempts_are_shared_and_the_run_goes_on_after_a_stop(
     sharding: str, make: Make, start: Start, trained: Any
 ) -> None:
@@ -99,7 +120,7 @@ def test_attempts_are_shared_and_the_run_goes_on_after_a_stop(
     assert rewards[0] == rewards[1]
 
 
-@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+@KINDS
 def test_the_best_weights_are_kept_once_and_an_early_end_is_everybodys(sharding: str, make: Make, start: Start) -> None:
     asked = [task(name) for name in NAMES[6:8]]
     settings = {**ROWS, "processes": 2, "sharding": sharding, "patience": 1, "learning_rate": 1e-9}

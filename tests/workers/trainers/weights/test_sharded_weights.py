@@ -10,7 +10,8 @@ ZERO = {"processes": 2, "sharding": "deepspeed"}
 
 
 def test_gpus_divide_gradients_and_optimizer_by_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TrainingError, match=r"settings.sharding: DeepSpeed needs deepspeed, which is not installed"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(TrainingError, match=r"settings.sharding: DeepSpeed is not installed"):
         sharded_weights.fields(ZERO)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: True)
     with pytest.raises(TrainingError, match=r"settings.sharding: deepspeed needs GPUs, and there are none"):
