@@ -1,7 +1,9 @@
-"""Judge the rollouts of a run again, with another version's verifier: nobody is asked, nothing is overwritten.
+"""Judge the rollouts of a run again, with another version's verifier or a reward recipe: the policy is not asked,
+nothing is overwritten.
 
 What the run was judged with stays in its results; the new scores stand beside them with their own digest, and
-`changes` shows what the other verifier would have said.
+`changes` shows what the other verifier would have said. A recipe stands on what the run's own verifier has said, as in
+training, and is asked only for what judges: a reward audit draws from its scores.
 """
 
 import uuid
@@ -16,8 +18,9 @@ from flywheel.core import envs, verifiers
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
 from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import EnvironmentVersion, Split
+from flywheel.environments.models import EnvironmentVersion, RewardRecipe, Split
 from flywheel.environments.tasks.task_rows import core_task
+from flywheel.environments.versions.reward_recipes import check_goes_with
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
 from flywheel.trajectories.store.stored_traces import traces_of
 
@@ -31,6 +34,17 @@ def submit(*, run: EvalRun, version: EnvironmentVersion, actor: Actor, key: uuid
     """
     if version.environment_id != run.task_set.environment_version.environment_id:
         raise Refused(f"{version} is of another environment than {run.task_set}", field="version")
+    return _submit(run, version, verifiers.digest(version.verifier), actor, key)
+
+
+def _submit(
+    run: EvalRun,
+    version: EnvironmentVersion,
+    digest: str,
+    actor: Actor,
+    key: uuid.UUID,
+    recipe: RewardRecipe | None = None,
+) -> tuple[Rescore, bool]:
     if run.split == Split.SEALED:
         raise Refused(f"{run} asked sealed tasks, whose rollouts nobody keeps", field="run")
     if not run.is_finished:
@@ -38,18 +52,32 @@ def submit(*, run: EvalRun, version: EnvironmentVersion, actor: Actor, key: uuid
     total = run.results.count()
     if not total:
         raise Refused(f"{run} has no attempt that could be judged", field="run")
-    digest = verifiers.digest(version.verifier)
+    about = {"environment_version": str(version), "verifier_digest": digest}
     return Rescore.submit(
         key=key,
         actor=actor,
         entry="evals.rescore",
-        about={"subject": run, "environment_version": str(version), "verifier_digest": digest},
+        about={"subject": run, **about, **({"recipe": str(recipe)} if recipe else {})},
         project=run.project,
         run=run,
         environment_version=version,
+        recipe=recipe,
         verifier_digest=digest,
         total=total,
     )
+
+
+def submit_recipe(*, run: EvalRun, recipe: RewardRecipe, actor: Actor, key: uuid.UUID) -> tuple[Rescore, bool]:
+    """Let a worker judge the run's attempts by a recipe. Returns the job and whether it is new. Raises Refused."""
+    version = run.task_set.environment_version
+    if recipe.rubric.is_own_verdict:
+        raise Refused(
+            f"{recipe} passes exactly what the verifier passes; there is nothing to score again", field="reward"
+        )
+    if run.verifier_digest != verifiers.digest(version.verifier):
+        raise Refused(f"{run} was judged by a verifier that has changed since; evaluate again", field="run")
+    check_goes_with(recipe, version)
+    return _submit(run, version, recipe.judged_by(version.verifier), actor, key, recipe)
 
 
 Attempts = list[tuple[Result, tuple[envs.Task, list[Any]] | None]]
@@ -75,6 +103,11 @@ def waiting(job: Rescore) -> Iterator[Attempts]:
 
 def _is_unanswered(result: Result) -> bool:
     return result.cause in UNJUDGED or (result.score is None and result.error.startswith("not answered"))
+
+
+def verdict_of(result: Result) -> Verdict:
+    """The verdict that the run's own verifier gave."""
+    return Verdict(result.score, result.reason, result.parts, result.cause)
 
 
 def unanswered(result: Result) -> Verdict:

@@ -19,7 +19,7 @@ from flywheel.core.envs.policy_rollouts import Rollout
 from flywheel.core.envs.worlds.own_world import innermost, runners_of, world_of
 from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.envs.worlds.stand_ins import asks_others
-from flywheel.core.envs.wrappers.rubric_environment import Judged
+from flywheel.core.envs.wrappers.rubric_environment import Judged, case_of
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by_one, unscored
 from flywheel.core.verifiers.attempt_places import attempt_json
@@ -59,17 +59,19 @@ def at_once(do: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 RUNNERS = Runners(python=python, world=Worlds(), each=at_once)
 
 
-def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
+def verdicts(env: Environment, attempts: Sequence[Attempt], known: Sequence[Verdict] | None = None) -> list[Verdict]:
     """Return the verifier's verdict on each attempt, in their order. What runs in processes of its own runs on every
-    core; of judges and servers as many are asked at once as they take."""
+    core; of judges and servers as many are asked at once as they take. `known`: the verdicts of the task's verifier,
+    where `env` is judged by a recipe that stands on them."""
     asked = judge_of(env)
     if asked:
         asked.recall(questions(env, attempts))
     if isinstance(env, Judged):
         score_at_once(env.rubric, env.runners, [(messages, env.tools) for _, messages in attempts])
     is_judged_elsewhere = isinstance(env, NemoGym) or (isinstance(env, Judged) and bool(env.rubric.needs))
+    told: Sequence[Verdict | None] = known or [None] * len(attempts)
     found = (at_once if is_judged_elsewhere or world_of(env) else one_by_one)(
-        lambda attempt: verdict(env, attempt), attempts
+        lambda pair: verdict(env, *pair), list(zip(attempts, told, strict=True))
     )
     if asked:
         asked.keep()
@@ -104,9 +106,14 @@ def _with_end(rollout: Rollout, verdict: Verdict) -> Verdict:
     return replace(verdict, reason=f"{rollout.ended}; {verdict.reason}") if rollout.ended else verdict
 
 
-def verdict(env: Environment, attempt: Attempt) -> Verdict:
+def verdict(env: Environment, attempt: Attempt, known: Verdict | None = None) -> Verdict:
+    """Of the whole verifier; with what it said known, of the recipe upon it."""
     task, messages = attempt
-    return env.verifier(task)(Trace.from_messages("", messages), task.target)
+    trace = Trace.from_messages("", messages)
+    if known is None:
+        return env.verifier(task)(trace, task.target)
+    assert isinstance(env, Judged), "a recipe judges"
+    return env.rubric.verdict(case_of(env, task, trace, known, env.runners))
 
 
 def asks_elsewhere(env: Environment) -> bool:

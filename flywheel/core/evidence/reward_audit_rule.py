@@ -28,6 +28,7 @@ LEAST, MOST = 50, 100
 """Outputs in one audit."""
 SHARES = (2, 1)
 """Of these, as many parts the verifier passed, and failed."""
+VERIFIER = "the verifier"
 REVISION = 2
 """Of the rule, kept with each finding. The first looked at one audit alone, and let through one verifier in four that
 is wrong in one pass of ten."""
@@ -133,9 +134,16 @@ def spread(attempts: Iterable[T], task_of: Callable[[T], Hashable], seed: int) -
 
 
 def examine(
-    judgements: Sequence[Judgement], *, unscored: int, attempts: int, audits: int = 1, rule: Rule = RULE
+    judgements: Sequence[Judgement],
+    *,
+    unscored: int,
+    attempts: int,
+    audits: int = 1,
+    rule: Rule = RULE,
+    judge: str = VERIFIER,
 ) -> Finding:
-    """Measure how far people and verifier agree, over all audits of one reward, and say whether that is enough."""
+    """Measure how far people and verifier agree, over all audits of one reward, and say whether that is enough. `judge`
+    is what the faults call the verifier, or the reward recipe that judged instead."""
     told = [each for each in judgements if each.person is not None]
     agreement = _share([each.person == each.verdict for each in told])
     kappa = cohen_kappa([each.person for each in told], [each.verdict for each in told])
@@ -154,8 +162,8 @@ def examine(
         audits=audits,
         rule=REVISION,
         faults=[
-            *_too_little(agreement, false_failures, sources, rule),
-            *_too_bad(agreement, false_passes, unscored, attempts, rule),
+            *_too_little(agreement, false_failures, sources, rule, judge),
+            *_too_bad(agreement, false_passes, unscored, attempts, rule, judge),
         ],
     )
 
@@ -178,16 +186,18 @@ def clean_passes(wrong: int, n: int, limit: float) -> int:
     return bisect_left(enough, True, key=lambda more: anytime_upper(wrong, n + more) <= limit)
 
 
-def _too_little(agreement: Estimate, false_failures: Estimate, sources: int, rule: Rule) -> Iterator[str]:
+def _too_little(agreement: Estimate, false_failures: Estimate, sources: int, rule: Rule, judge: str) -> Iterator[str]:
     if agreement.n < rule.judged:
         yield f"{agreement.n} outputs were judged; at least {rule.judged} are needed"
     if false_failures.n < rule.failed:
-        yield f"the verifier failed {false_failures.n} of the judged outputs; at least {rule.failed} are needed"
+        yield f"{judge} failed {false_failures.n} of the judged outputs; at least {rule.failed} are needed"
     if sources < rule.sources:
         yield f"the judged outputs come from {sources} sources; at least {rule.sources} are needed"
 
 
-def _too_bad(agreement: Estimate, false_passes: Estimate, unscored: int, attempts: int, rule: Rule) -> Iterator[str]:
+def _too_bad(
+    agreement: Estimate, false_passes: Estimate, unscored: int, attempts: int, rule: Rule, judge: str
+) -> Iterator[str]:
     if agreement.mean is not None and agreement.low is not None and agreement.low < rule.agreement:
         yield (
             f"agreement is {percent(agreement.mean)}, but may be as low as {percent(agreement.low)}; "
@@ -198,7 +208,7 @@ def _too_bad(agreement: Estimate, false_passes: Estimate, unscored: int, attempt
     if high > rule.false_passes:
         more = clean_passes(wrong, passes, rule.false_passes)
         yield (
-            f"people failed {wrong} of {passes} outputs that the verifier passed, so that up to {percent(high, 1)} of "
+            f"people failed {wrong} of {passes} outputs that {judge} passed, so that up to {percent(high, 1)} of "
             f"what it passes may be wrong, which training would learn to make; at most {percent(rule.false_passes)} "
             f"must be shown, by {more} more that people pass too"
         )

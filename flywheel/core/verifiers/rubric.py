@@ -67,11 +67,15 @@ class Rubric:
     @property
     def is_own_verdict(self) -> bool:
         """Whether it passes exactly what the environment's own verifier passes."""
-        judging = [part for part in self.parts if not part.shapes]
-        return [(part.type, dict(part.settings)) for part in judging] == [("environment", {})]
+        return [(part.type, dict(part.settings)) for part in self.judging.parts] == [("environment", {})]
 
     @property
     def needs(self) -> frozenset[str]:
+    @property
+    def judging(self) -> "Rubric":
+        """Without what only shapes a reward."""
+        return Rubric(tuple(part for part in self.parts if not part.shapes))
+
         """The runners that its parts need."""
         return frozenset(PARTS[part.type].runner for part in self.parts) - {""}
 

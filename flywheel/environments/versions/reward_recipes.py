@@ -9,8 +9,11 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.references import SHOWN, UnknownReference, listed
 from flywheel.core.digests import digest
-from flywheel.core.verifiers import rubric
-from flywheel.environments.models import RewardRecipe
+from flywheel.core.envs import build
+from flywheel.core.envs.wrappers.rubric_environment import check_parts
+from flywheel.core.verifiers import VerifierError, rubric
+from flywheel.edge.refusals import Refused
+from flywheel.environments.models import EnvironmentVersion, RewardRecipe
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.environments.versions import reward_parts
 from flywheel.environments.versions.environment_versions import check_name
@@ -43,6 +46,15 @@ def reward_recipe(
     )
     actor.record(project=project, action="environments.reward_recipe", subject=made, digest=content)
     return made, True
+
+
+def check_goes_with(recipe: RewardRecipe, version: EnvironmentVersion) -> None:
+    """Raise Refused for a recipe that could not judge in this version of an environment."""
+    try:
+        judge_endpoints.check(recipe.project, recipe.spec)
+        check_parts(build(version.environment.kind, version.config, version.verifier), recipe.rubric)
+    except VerifierError as error:
+        raise Refused(f"{recipe} does not go with {version}: {error}", field="reward") from error
 
 
 def find_reward_recipe(project: Project, ref: str) -> RewardRecipe:

@@ -1,4 +1,4 @@
-"""For programs: old rollouts under another verifier."""
+"""For programs: old rollouts under another verifier or a reward recipe."""
 
 import uuid
 from dataclasses import asdict
@@ -10,10 +10,11 @@ from ninja import Field, Query, Router, Status
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import JobOut, ListQuery, Number, Ref, TraceId, page_of, paginate
-from flywheel.edge.refusals import at_field, one
+from flywheel.edge.refusals import Refused, at_field, one
 from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions.environment_versions import latest
+from flywheel.environments.versions.reward_recipes import find_reward_recipe
 from flywheel.evals import run_rescores as verbs
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.runs.rollout_looks import note_look
@@ -23,8 +24,10 @@ router = Router(tags=["evals"])
 
 
 class RescoreIn(Body):
-    version: int
-    """Number of the environment's version whose verifier judges."""
+    version: int | None = None
+    """Number of the environment's version whose verifier judges. Give this or `reward`."""
+    reward: str = ""
+    """`name@version` of a reward recipe that judges instead, on top of the scores that the eval has."""
     key: uuid.UUID | None = None
     """Your own UUID. Repeating a key returns the same rescore."""
 
@@ -32,6 +35,8 @@ class RescoreIn(Body):
 class RescoreOut(JobOut):
     eval: int = Field(alias="run_id")
     environment_version: Ref
+    reward_recipe: Ref | None = Field(alias="recipe")
+    """The recipe that judges; null if a verifier does."""
     verifier_digest: str
     judges: dict[str, Any]
     """The LLM judges, as for an eval."""
@@ -106,15 +111,20 @@ class RescoredQuery(ListQuery):
 
 @router.post("/evals/{pk}/rescores", response={202: RescoreOut}, auth=Key(Scope.BUILD))
 def rescore_eval(request: HttpRequest, pk: int, wanted: RescoreIn) -> Status[Rescore]:
-    """Score the run's rollouts again with the verifier of another environment version. The evaluated version does
-    not run again, and existing scores are kept."""
+    """Score the run's rollouts again with the verifier of another environment version, or with a reward recipe. The
+    evaluated version does not run again, and existing scores are kept."""
+    actor, key = keyed(request).actor, wanted.key or uuid.uuid4()
+    if bool(wanted.reward) == (wanted.version is not None):
+        raise Refused("give either the number of a version or a reward recipe", field="version")
     rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
     run = one(rows.filter(project=keyed(request).project), pk=pk)
+    if wanted.reward:
+        recipe = find_reward_recipe(keyed(request).project, wanted.reward)
+        return Status(202, verbs.submit_recipe(run=run, recipe=recipe, actor=actor, key=key)[0])
     environment = run.task_set.environment_version.environment
     with at_field("version"):
         version = one(EnvironmentVersion.objects.filter(environment=environment), number=wanted.version)
-    job, _ = verbs.submit(run=run, version=version, actor=keyed(request).actor, key=wanted.key or uuid.uuid4())
-    return Status(202, job)
+    return Status(202, verbs.submit(run=run, version=version, actor=actor, key=key)[0])
 
 
 @router.get("/environments/{name}/agreement", response=AgreementsOut, auth=Key(Scope.READ))
@@ -129,7 +139,7 @@ def get_verifier_agreement(request: HttpRequest, name: str) -> dict[str, Any]:
 @router.get("/rescores/{pk}", response=RescoreOut, auth=Key(Scope.READ))
 def get_rescore(request: HttpRequest, pk: int) -> Rescore:
     """Return a rescore with its progress and the changes so far."""
-    rows = Rescore.objects.select_related("project", "environment_version__environment", "run__task_set")
+    rows = Rescore.objects.select_related("project", "environment_version__environment", "run__task_set", "recipe")
     return one(rows.filter(project=keyed(request).project), pk=pk)
 
 

@@ -27,6 +27,9 @@ router = Router(tags=["reward audits"])
 class AuditIn(Body):
     eval: int
     """Id of a finished eval on train tasks."""
+    reward: str = ""
+    """`name@version` of a reward recipe that judges by parts of its own and has scored the eval (`POST
+    /evals/{id}/rescores`); if empty, the verifier is audited."""
     size: int = Field(verbs.SIZE, description=f"Outputs to draw, from {LEAST} to {MOST}; for a renewal from 24.")
     seed: int = 1
     """Seed that draws the outputs."""
@@ -40,7 +43,10 @@ class AuditOut(Schema):
     eval: int = Field(alias="run_id")
     version: Ref = Field(alias="run.version")
     environment_version: Ref = Field(alias="run.task_set.environment_version")
-    verifier_digest: str = Field(alias="run.verifier_digest")
+    reward_recipe: Ref | None = Field(alias="recipe")
+    """The recipe that is audited; null if the verifier itself is."""
+    verifier_digest: str
+    """Of the verifier, or of the recipe upon it."""
     seed: int
     outputs: int = Field(alias="size")
     judged: int = Field(alias="said")
@@ -68,23 +74,35 @@ class AuditItemOut(Schema):
     note: str
     judged_by: Ref | None
     verdict: bool | None
-    """Whether the verifier passed it; null until the audit is finished."""
+    """Whether the verifier, or the recipe, passed it; null until the audit is finished."""
     score: float | None
     """Null until the audit is finished."""
+    parts: dict[str, float | None]
+    """Scores of its parts; empty until the audit is finished."""
     reason: str
-    """The verifier's reason; empty until the audit is finished."""
+    """Its reason; empty until the audit is finished."""
+    verifier_score: float | None
+    """What the verifier itself scored; null until the audit is finished."""
 
     @staticmethod
     def resolve_verdict(row: RewardAuditItem) -> bool | None:
-        return row.result.success if row.audit.finished_at else None
+        return row.verdict.success if row.audit.finished_at else None
 
     @staticmethod
     def resolve_score(row: RewardAuditItem) -> float | None:
-        return row.result.score if row.audit.finished_at else None
+        return row.verdict.score if row.audit.finished_at else None
+
+    @staticmethod
+    def resolve_parts(row: RewardAuditItem) -> dict[str, float | None]:
+        return dict(row.verdict.parts) if row.audit.finished_at else {}
 
     @staticmethod
     def resolve_reason(row: RewardAuditItem) -> str:
-        return row.result.reason if row.audit.finished_at else ""
+        return row.verdict.reason if row.audit.finished_at else ""
+
+    @staticmethod
+    def resolve_verifier_score(row: RewardAuditItem) -> float | None:
+        return row.result.score if row.audit.finished_at else None
 
 
 class ItemPage(Schema):
@@ -160,8 +178,9 @@ def begin_reward_audit(request: HttpRequest, body: AuditIn) -> Status[RewardAudi
     runs = EvalRun.objects.select_related("project", "version__agent", "task_set__environment_version")
     with at_field("eval"):
         run = one(runs.filter(project=keyed(request).project), pk=body.eval)
+    recipe = find_reward_recipe(keyed(request).project, body.reward) if body.reward else None
     audit, made = verbs.begin(
-        run=run, actor=keyed(request).actor, size=body.size, seed=body.seed, is_renewal=body.renewal
+        run=run, actor=keyed(request).actor, recipe=recipe, size=body.size, seed=body.seed, is_renewal=body.renewal
     )
     return Status(201 if made else 200, get_reward_audit(request, audit.pk))
 
@@ -245,4 +264,6 @@ def _judged(request: HttpRequest, version: str, task_set: str, reward: str) -> J
 
 
 def _items(audit: RewardAudit) -> QuerySet[RewardAuditItem]:
-    return audit.items.select_related("audit", "result__task", "result__trajectory", "judged_by").order_by("place")
+    return audit.items.select_related("audit", "result__task", "result__trajectory", "rescored", "judged_by").order_by(
+        "place"
+    )

@@ -1,4 +1,5 @@
-"""Reward audits: what people say of outputs that a verifier judged, before anything is trained on its verdicts."""
+"""Reward audits: what people say of outputs that a verifier or a reward recipe judged, before anything is trained on
+its verdicts."""
 
 from django.db import models
 from django.db.models import Q
@@ -6,7 +7,9 @@ from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
-from flywheel.environments.models import EnvironmentVersion
+from flywheel.environments.models import EnvironmentVersion, RewardRecipe
+from flywheel.evals.models.rescores import Rescore, Rescored
+from flywheel.evals.models.runs import Result
 
 
 class RewardAudit(models.Model):
@@ -18,6 +21,8 @@ class RewardAudit(models.Model):
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="reward_audits")
     run = models.ForeignKey("evals.EvalRun", on_delete=models.PROTECT, related_name="reward_audits")
     """Says whose outputs they are, and by its verifier digest who judged them."""
+    rescore = models.ForeignKey(Rescore, on_delete=models.PROTECT, null=True, blank=True, related_name="reward_audits")
+    """In which a reward recipe judged them; None for an audit of the verifier."""
     seed = models.PositiveIntegerField()
     """The items were drawn with it."""
     renews = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="renewals")
@@ -42,6 +47,15 @@ class RewardAudit(models.Model):
     def __str__(self) -> str:
         return f"reward audit {self.pk}"
 
+    @property
+    def recipe(self) -> RewardRecipe | None:
+        """Whose verdicts are audited, where they are not the verifier's."""
+        return self.rescore.recipe if self.rescore else None
+
+    @property
+    def verifier_digest(self) -> str:
+        return self.rescore.verifier_digest if self.rescore else self.run.verifier_digest
+
 
 class RewardAuditItem(models.Model):
     """One output of an audit and what a person said of it."""
@@ -54,7 +68,9 @@ class RewardAuditItem(models.Model):
     audit = models.ForeignKey(RewardAudit, on_delete=models.CASCADE, related_name="items")
     place = models.PositiveSmallIntegerField()
     """In the order in which people see them, from 1."""
-    result = models.ForeignKey("evals.Result", on_delete=models.CASCADE, related_name="audit_items")
+    result = models.ForeignKey(Result, on_delete=models.CASCADE, related_name="audit_items")
+    rescored = models.ForeignKey(Rescored, on_delete=models.CASCADE, null=True, blank=True, related_name="audit_items")
+    """The verdict of the recipe, in an audit of one."""
     answer = models.CharField(max_length=16, choices=Answer, blank=True)
     note = models.TextField(blank=True)
     judged_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
@@ -73,6 +89,11 @@ class RewardAuditItem(models.Model):
 
     def __str__(self) -> str:
         return f"item {self.place} of {self.audit}"
+
+    @property
+    def verdict(self) -> Result | Rescored:
+        """The verdict that is audited."""
+        return self.rescored or self.result
 
 
 class AuditOverride(models.Model):

@@ -7,7 +7,7 @@ from django.db.models import Count
 from flywheel.accounts.actors import Actor
 from flywheel.core.evidence.reward_audit_rule import REVISION, RULE
 from flywheel.evals.models import RewardAudit, RewardAuditItem
-from flywheel.evals.reward_audits.audit_lifecycle import Answer, answered
+from flywheel.evals.reward_audits.audit_lifecycle import Answer, verdicts_on_answers
 from flywheel.evals.reward_audits.learnable_tasks import solve_rates
 from flywheel.evals.reward_audits.reward_standing import Judged, audit_sentence, audits_of, standing
 from flywheel.failures.pages.desk.conversation_window import view_of
@@ -26,6 +26,7 @@ def desk(audit: RewardAudit, actor: Actor, *, place: int = 0, after: int = 0, no
     context: dict[str, Any] = {
         "audit": audit,
         "run": audit.run,
+        "reward": Judged.of_audit(audit),
         "items": items,
         "judged": len(items) - len(waiting),
         "left": len(waiting),
@@ -52,9 +53,10 @@ def desk(audit: RewardAudit, actor: Actor, *, place: int = 0, after: int = 0, no
 def result(audit: RewardAudit) -> dict[str, Any]:
     """A finished audit: the verdict, where people and verifier differ in all that counts, tasks that cannot teach."""
     is_old = audit.result.get("rule") != REVISION
-    together = audits_of(Judged.of(audit.run)).filter(finished_at__lte=audit.finished_at)
+    reward = Judged.of_audit(audit)
+    together = audits_of(reward).filter(finished_at__lte=audit.finished_at)
     rows = RewardAuditItem.objects.filter(audit__in=[audit] if is_old else together)
-    rows = rows.select_related("result__task__environment", "result__trajectory", "judged_by")
+    rows = rows.select_related("result__task__environment", "result__trajectory", "rescored", "judged_by")
     items = list(rows.order_by("-audit", "place"))
     solved = solve_rates(audit.run)
     return {
@@ -62,13 +64,14 @@ def result(audit: RewardAudit) -> dict[str, Any]:
         "run": audit.run,
         "found": audit.result,
         "words": audit_sentence(audit),
-        "standing": standing(Judged.now(audit.run.version, audit.run.task_set)),
+        "standing": standing(Judged.now(audit.run.version, audit.run.task_set, audit.recipe)),
+        "reward": reward,
         "rule": RULE,
         "is_old": is_old,
-        "disagreements": sorted(filter(_differs, items), key=lambda item: not item.result.success),
+        "disagreements": sorted(filter(_differs, items), key=lambda item: not item.verdict.success),
         "cannot_tell": [item for item in items if item.answer == Answer.CANNOT_TELL],
         "causes": list(
-            answered(audit.run.results.all())
+            verdicts_on_answers([audit.run_id], [audit.rescore_id])
             .filter(success=None)
             .values_list("cause")
             .annotate(n=Count("pk"))
@@ -81,4 +84,4 @@ def result(audit: RewardAudit) -> dict[str, Any]:
 
 
 def _differs(item: RewardAuditItem) -> bool:
-    return item.answer in (Answer.PASS, Answer.FAIL) and (item.answer == Answer.PASS) is not bool(item.result.success)
+    return item.answer in (Answer.PASS, Answer.FAIL) and (item.answer == Answer.PASS) is not bool(item.verdict.success)

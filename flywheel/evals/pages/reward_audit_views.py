@@ -1,11 +1,11 @@
 """Pages of reward audits: where a reward stands, one output after the other to judge, and what came of it."""
 
+import uuid
 from typing import Any
 
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.utils.http import urlencode
 from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
@@ -13,10 +13,11 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.references import find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RENEWAL, RULE, clean_passes
 from flywheel.edge.htmx import answer
+from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Environment, Split
+from flywheel.environments.models import Environment, RewardRecipe, Split
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.environments.versions.reward_recipes import find_reward_recipe
 from flywheel.evals.models import EvalRun, RewardAudit
@@ -28,6 +29,7 @@ from flywheel.evals.reward_audits.reward_standing import (
     overrides_of,
     renewable,
     runs_of,
+    scores_of,
     standing,
 )
 
@@ -63,7 +65,7 @@ def reward(request: PageRequest) -> HttpResponse:
         "standing": standing(judged),
         "audits": audit_lifecycle.rows(request.project).filter(pk__in=audits_of(judged).values("pk"))[:OFFERED],
         "overrides": overrides_of(judged).select_related("created_by")[:OFFERED],
-        "runs": runs_of(judged)[:OFFERED],
+        **_offered(judged),
         "train": train,
         "samples": max(LEAST_SAMPLES, -(-WANTED_ATTEMPTS // max(train, 1))),
         "rule": RULE,
@@ -75,6 +77,21 @@ def reward(request: PageRequest) -> HttpResponse:
         "renews": renewable(judged),
     }
     return render(request, "evals/reward.html", context)
+
+
+def _offered(judged: Judged) -> dict[str, Any]:
+    """The evals whose outputs can be audited; of a recipe's, those that it has to score first, and where it does."""
+    runs = list(runs_of(judged)[:OFFERED])
+    if not judged.is_by_recipe:
+        return {"runs": runs}
+    jobs = list(scores_of(judged).select_related("run", "created_by")[:OFFERED])
+    scored = {job.run_id for job in jobs if job.state == State.SUCCEEDED}
+    begun = {job.run_id for job in jobs if not job.is_finished}
+    return {
+        "runs": [run for run in runs if run.pk in scored],
+        "to_score": [(run, uuid.uuid4()) for run in runs if run.pk not in scored | begun],
+        "scoring": [job for job in jobs if job.state != State.SUCCEEDED],
+    }
 
 
 @require_GET
@@ -97,6 +114,7 @@ def begin(request: PageRequest) -> HttpResponse:
     audit, _ = audit_lifecycle.begin(
         run=run,
         actor=request.actor,
+        recipe=_recipe(request, request.POST.dict()),
         size=size,
         seed=-1 if seed is None else seed,
         is_renewal="renewal" in request.POST,
@@ -154,10 +172,9 @@ def finish(request: PageRequest, audit: int) -> HttpResponse:
 def override(request: PageRequest) -> HttpResponse:
     """Leave to train on a reward whose audit is not green."""
     given = request.POST.dict()
-    audit_lifecycle.override(judged=_judged(request, given), actor=request.actor, reason=given.get("reason", ""))
-    address = reverse("evals:reward", args=[request.project.slug])
-    query = {name: given[name] for name in ("version", "task_set", "reward") if given.get(name)}
-    return redirect(f"{address}?{urlencode(query)}")
+    judged = _judged(request, given)
+    audit_lifecycle.override(judged=judged, actor=request.actor, reason=given.get("reason", ""))
+    return redirect(f"{reverse('evals:reward', args=[request.project.slug])}?{judged.query}")
 
 
 def _desk(request: PageRequest, found: RewardAudit, **where: Any) -> HttpResponse:
@@ -170,8 +187,11 @@ def _desk(request: PageRequest, found: RewardAudit, **where: Any) -> HttpRespons
 def _judged(request: PageRequest, given: dict[str, str]) -> Judged:
     """The version, task set and reward recipe that were named; 404 where there is no such thing."""
     version = find_version(request.project, given.get("version", ""))
-    recipe = find_reward_recipe(request.project, given["reward"]) if given.get("reward") else None
-    return Judged.now(version, find_task_set(request.project, given.get("task_set", "")), recipe)
+    return Judged.now(version, find_task_set(request.project, given.get("task_set", "")), _recipe(request, given))
+
+
+def _recipe(request: PageRequest, given: dict[str, str]) -> RewardRecipe | None:
+    return find_reward_recipe(request.project, given["reward"]) if given.get("reward") else None
 
 
 def _audit(request: PageRequest, pk: int) -> RewardAudit:

@@ -1,6 +1,6 @@
 """Audit a reward: draw outputs of the baseline on train tasks, have people judge them blind, finish, or override.
 
-    begin(run=…)            an audit of a finished eval on the train split
+    begin(run=…)            an audit of a finished eval on the train split; of a recipe, once it has scored that
     judge(item=…) undo(…)   what a person says of one output, who does not see what the verifier said
     finish(audit=…)         opens the verdicts and decides, for ever, whether the reward is green, by all its audits
     override(judged=…)      leave to train all the same, by somebody who may approve, with a reason
@@ -8,7 +8,7 @@
 What holds now for a version and a verifier: `reward_standing.py`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 
@@ -34,9 +34,9 @@ from flywheel.core.traces import Trace
 from flywheel.core.verifiers import UNJUDGED
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused, Stale, check_choice
-from flywheel.environments.models import Split
-from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
-from flywheel.evals.reward_audits.reward_standing import Judged, audits_of, renewable
+from flywheel.environments.models import RewardRecipe, Split
+from flywheel.evals.models import AuditOverride, EvalRun, Rescore, Rescored, Result, RewardAudit, RewardAuditItem
+from flywheel.evals.reward_audits.reward_standing import Judged, audits_of, renewable, scores_of
 from flywheel.evals.runs.unanswered_attempts import hold
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
@@ -49,6 +49,8 @@ MAX_TEXT = 10_000
 Answer = RewardAuditItem.Answer
 Attempt = tuple[int, int, bool | None, int | None]
 """A result's key, its task's, whether it passed, and its trajectory's key."""
+Verdicts = QuerySet[Result] | QuerySet[Rescored]
+"""Both have `score`, `success`, `parts`, `reason` and `cause`."""
 Said = tuple[int, bytes]
 """A task's key, and what was answered."""
 
@@ -61,6 +63,7 @@ def rows(project: Project) -> QuerySet[RewardAudit]:
             "project",
             "run__version__agent",
             "run__task_set__environment_version__environment",
+            "rescore__recipe",
             "created_by",
             "finished_by",
         )
@@ -70,19 +73,27 @@ def rows(project: Project) -> QuerySet[RewardAudit]:
 
 
 def begin(
-    *, run: EvalRun, actor: Actor, size: int = SIZE, seed: int = 1, is_renewal: bool = False
+    *,
+    run: EvalRun,
+    actor: Actor,
+    recipe: RewardRecipe | None = None,
+    size: int = SIZE,
+    seed: int = 1,
+    is_renewal: bool = False,
 ) -> tuple[RewardAudit, bool]:
     """Draw outputs of the run and have them wait for people. One of the run that is not finished yet is gone on with.
 
-    `is_renewal`: a small audit of a version that was trained from one whose audit is green (`renewable`). Returns the
-    audit and whether it is new. Raises Refused.
+    `recipe`: the reward recipe that says what passes, if that is not the verifier. `is_renewal`: a small audit of a
+    version that was trained from one whose audit is green (`renewable`). Returns the audit and whether it is new.
+    Raises Refused.
     """
+    judged = Judged.now(run.version, run.task_set, recipe) if recipe else Judged.of(run)
     least = RENEWAL.judged if is_renewal else LEAST
-    renews = renewable(Judged.of(run)) if is_renewal else None
+    renews = renewable(judged) if is_renewal else None
     if is_renewal and renews is None:
         raise Refused(
             f"nothing is there to renew: no version that {run.version} was trained from has a green audit under this "
-            "verifier, or it has one of its own; begin a whole audit",
+            f"{'recipe' if judged.is_by_recipe else 'verifier'}, or it has one of its own; begin a whole audit",
             field="renewal",
         )
     if run.split != Split.TRAIN:
@@ -93,6 +104,7 @@ def begin(
         raise Refused(f"{run} is {run.state}; it can be audited once it has succeeded", field="run")
     if run.verifier_digest != verifiers.digest(run.task_set.environment_version.verifier):
         raise Refused(f"{run} was judged by a verifier that has changed since; evaluate again", field="run")
+    rescore = _scored(run, judged) if judged.is_by_recipe else None
     if not least <= size <= MOST:
         raise Refused(f"{size} is not from {least} to {MOST}", field="size")
     if not 0 <= seed <= MAX_SEED:
@@ -100,9 +112,9 @@ def begin(
     with transaction.atomic():
         if not hold(run):
             raise Refused(f"{run} is asked again just now; it can be audited when that is over", field="run")
-        if begun := run.reward_audits.filter(finished_at=None).first():
+        if begun := audits_of(judged).filter(run=run, finished_at=None).first():
             return begun, False
-        chosen = _draw(run, size, seed)
+        chosen = _draw(judged, verdicts_on_answers([run.pk], [rescore.pk if rescore else None]), size, seed)
         if len(chosen) < least:
             raise Refused(
                 f"{run} has {len(chosen)} different outputs with a score that no audit has shown yet; at least {least} "
@@ -110,13 +122,28 @@ def begin(
                 field="run",
             )
         audit = RewardAudit.objects.create(
-            project=run.project, run=run, seed=seed, renews=renews, created_by=actor.user
+            project=run.project, run=run, rescore=rescore, seed=seed, renews=renews, created_by=actor.user
         )
+        by_recipe = dict(rescore.scores.filter(result__in=chosen).values_list("result", "pk")) if rescore else {}
         RewardAuditItem.objects.bulk_create(
-            RewardAuditItem(audit=audit, place=place, result_id=result) for place, result in enumerate(chosen, 1)
+            RewardAuditItem(audit=audit, place=place, result_id=result, rescored_id=by_recipe.get(result))
+            for place, result in enumerate(chosen, 1)
         )
-        actor.record(project=run.project, action="evals.reward_audit", subject=audit, eval=run.pk, outputs=len(chosen))
+        about = {"recipe": str(recipe)} if rescore else {}
+        actor.record(
+            project=run.project, action="evals.reward_audit", subject=audit, eval=run.pk, outputs=len(chosen), **about
+        )
     return audit, True
+
+
+def _scored(run: EvalRun, judged: Judged) -> Rescore:
+    """The finished job in which the recipe has scored the run. Raises Refused."""
+    jobs = scores_of(judged).filter(run=run)
+    if done := jobs.filter(state=State.SUCCEEDED).first():
+        return done
+    newest = jobs.first()
+    told = f"rescore {newest.pk}, in which it does, is {newest.state}" if newest else "have it do that first"
+    raise Refused(f"{judged.recipe} has not scored {run} yet: {told}", field="run")
 
 
 def judge(*, item: RewardAuditItem, actor: Actor, answer: str, note: str = "") -> bool:
@@ -151,7 +178,8 @@ def finish(*, audit: RewardAudit, actor: Actor) -> RewardAudit:
 
     Raises Stale while an output waits.
     """
-    same = audits_of(Judged.of(audit.run)).order_by("pk").select_for_update(no_key=True, of=("self",))
+    judged = Judged.of_audit(audit)
+    same = audits_of(judged).order_by("pk").select_for_update(no_key=True, of=("self",))
     together = [each for each in same if each.pk == audit.pk or each.finished_at is not None]
     audit = next(each for each in together if each.pk == audit.pk)
     if audit.finished_at is not None:
@@ -159,13 +187,14 @@ def finish(*, audit: RewardAudit, actor: Actor) -> RewardAudit:
     items = list(audit.items.select_related("judged_by"))
     if waiting := sum(not item.answer for item in items):
         raise Stale(f"{waiting} of {len(items)} outputs are not judged yet", field="audit")
-    asked = answered(Result.objects.filter(run__in={each.run_id for each in together}))
+    asked = verdicts_on_answers([each.run_id for each in together], [each.rescore_id for each in together])
     counts = asked.aggregate(attempts=Count("pk"), unscored=Count("pk", filter=Q(success=None)))
-    judgements = RewardAuditItem.objects.filter(audit__in=together).select_related("result__task")
+    judgements = RewardAuditItem.objects.filter(audit__in=together).select_related("result__task", "rescored")
     finding = examine(
         [_judgement(item) for item in judgements],
         audits=len(together),
         rule=RENEWAL if audit.renews_id else RULE,
+        judge=judged.judge,
         **counts,
     )
     judges = sorted({str(item.judged_by) for item in items})
@@ -215,26 +244,33 @@ def answered(results: QuerySet[Result]) -> QuerySet[Result]:
     return results.exclude(nobody).exclude(trajectory=None)
 
 
+def verdicts_on_answers(runs: Collection[int], rescores: Collection[int | None]) -> Verdicts:
+    """The verdicts, those of a recipe where these are its scores, on attempts at these runs that were answered."""
+    results = answered(Result.objects.filter(run__in=runs))
+    by_recipe = [pk for pk in rescores if pk is not None]
+    return Rescored.objects.filter(rescore__in=by_recipe, result__in=results) if by_recipe else results
+
+
 # Drawing
 
 
-def _draw(run: EvalRun, size: int, seed: int) -> list[int]:
+def _draw(judged: Judged, verdicts: Verdicts, size: int, seed: int) -> list[int]:
     """Results by primary key: passes before failures, spread over tasks, no two that say the same of one task.
 
     Nor any that says of a task what stands in another audit of the same reward: its page has told the verdict or will,
     and the same seed gets the same answers in the next run.
     """
-    known = {
-        said for _, said in _read(_fields(Result.objects.filter(audit_items__audit__in=audits_of(Judged.of(run)))))
-    }
-    rows = list(_fields(answered(run.results.all()).exclude(success=None)))
+    known = {said for _, said in _read(_fields(Result.objects.filter(audit_items__audit__in=audits_of(judged))))}
+    rows = list(_fields(verdicts.exclude(success=None)))
     by_verdict = ([row for row in rows if row[2] is success] for success in (True, False))
     passed, failed = (_different(spread(some, lambda row: row[1], seed), known) for some in by_verdict)
     return draw(passed, failed, size, seed)
 
 
-def _fields(results: QuerySet[Result]) -> QuerySet[Result, Attempt]:
-    return results.exclude(trajectory=None).order_by("pk").values_list("pk", "task_id", "success", "trajectory")
+def _fields(verdicts: Verdicts) -> Iterable[Attempt]:
+    of = "result__" if verdicts.model is Rescored else ""
+    rows = verdicts.exclude(**{f"{of}trajectory": None}).order_by(f"{of}pk")
+    return rows.values_list(f"{of}pk", f"{of}task", "success", f"{of}trajectory")
 
 
 def _different(rows: Iterable[Attempt], known: set[Said]) -> Iterator[int]:
@@ -261,7 +297,7 @@ def _output_bytes(trace: Trace) -> bytes:
 
 def _judgement(item: RewardAuditItem) -> Judgement:
     person = {Answer.PASS: True, Answer.FAIL: False}.get(Answer(item.answer))
-    return Judgement(bool(item.result.success), person, item.result.task.cluster)
+    return Judgement(bool(item.verdict.success), person, item.result.task.cluster)
 
 
 def _lock(audit: RewardAudit) -> RewardAudit:

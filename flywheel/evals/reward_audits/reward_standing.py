@@ -2,26 +2,28 @@
 
 An audit holds for one version's outputs, in one version of an environment, under one verifier digest. A changed
 verifier, prompt, tool or baseline makes it stale, because people judged other outputs or another judge. A reward recipe
-that passes what the verifier passes stands as that does; one that judges otherwise is another judge.
+that passes what the verifier passes stands as that does; one that judges otherwise is another judge, with audits of its
+own: of outputs that it has scored (`run_rescores.submit_recipe`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlencode
 
-from django.db.models import Case, IntegerField, QuerySet, Value, When
+from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
 
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
-from flywheel.core.evidence.reward_audit_rule import REVISION
+from flywheel.core.evidence.reward_audit_rule import REVISION, VERIFIER
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.environments.models import EnvironmentVersion, RewardRecipe, Split, TaskSet
 from flywheel.environments.task_sets.leaks import line_of
-from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
+from flywheel.evals.models import AuditOverride, EvalRun, Rescore, RewardAudit
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Whose outputs, in which environment, judged by which verifier."""
+    """Whose outputs, in which environment, judged by which verifier or recipe."""
 
     version: Version
     environment_version: EnvironmentVersion
@@ -43,10 +45,25 @@ class Judged:
     def of(cls, run: EvalRun) -> "Judged":
         return cls(run.version, run.task_set.environment_version, run.verifier_digest, run.task_set)
 
+    @classmethod
+    def of_audit(cls, audit: RewardAudit) -> "Judged":
+        return replace(cls.of(audit.run), verifier_digest=audit.verifier_digest, recipe=audit.recipe)
+
     @property
     def is_by_recipe(self) -> bool:
         """Whether a recipe says what passes, and not the verifier."""
         return self.recipe is not None and not self.recipe.rubric.is_own_verdict
+
+    @property
+    def query(self) -> str:
+        """The query string of the reward's page."""
+        named = {"version": self.version, "task_set": self.task_set, "reward": self.recipe}
+        return urlencode({name: str(row) for name, row in named.items() if row})
+
+    @property
+    def judge(self) -> str:
+        """Who says what passes, for people."""
+        return str(self.recipe) if self.is_by_recipe else VERIFIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +102,39 @@ def standing(judged: Judged) -> Standing:
         return Standing("begun", f"{left} of {begun.items.count()} outputs wait to be judged", begun)
     if done is not None:
         return Standing("stale", f"{done} is green by an older rule. Audit again: what was judged counts", done)
-    if judged.is_by_recipe:
-        return Standing(
-            "none",
-            f"the reward recipe {judged.recipe} judges by parts of its own, and an audit is of a verifier. "
-            "Make those parts the environment's verifier and audit that, or have an approver override",
-        )
     if other := _green_elsewhere(judged):
-        return Standing("stale", f"{other} is green, but not for this: {_differs(Judged.of(other.run), judged)}", other)
+        why = _differs(Judged.of_audit(other), judged)
+        return Standing("stale", f"{other} is green, but not for this: {why}", other)
+    if judged.is_by_recipe:
+        return Standing("none", f"the reward recipe {judged.recipe} judges by parts of its own and is not audited yet")
     return Standing("none", "this verifier has not been audited yet")
 
 
 def audits_of(judged: Judged) -> QuerySet[RewardAudit]:
     """Audits of these versions, newest first."""
     return RewardAudit.objects.filter(
-        run__version=judged.version,
-        run__task_set__environment_version=judged.environment_version,
-        run__verifier_digest=judged.verifier_digest,
-    ).select_related("run__version__agent", "run__task_set__environment_version", "finished_by", "created_by")
+        _is_by(judged), run__version=judged.version, run__task_set__environment_version=judged.environment_version
+    ).select_related(
+        "run__version__agent",
+        "run__task_set__environment_version",
+        "rescore__recipe",
+        "finished_by",
+        "created_by",
+    )
+
+
+def _is_by(judged: Judged) -> Q:
+    """Audits of exactly this verifier, or of this recipe upon it: no digest is of both."""
+    digest = judged.verifier_digest
+    return Q(rescore=None, run__verifier_digest=digest) | Q(rescore__verifier_digest=digest)
 
 
 def audit_of_verifier(judged: Judged) -> RewardAudit | None:
     """Return the newest audit that bounds the wrong passes of this verifier: of this version's outputs, else of any
     version's."""
     rows = RewardAudit.objects.filter(
+        _is_by(judged),
         run__task_set__environment_version=judged.environment_version,
-        run__verifier_digest=judged.verifier_digest,
         result__rule=REVISION,
         result__false_passes__n__gt=0,
     )
@@ -131,9 +155,9 @@ def renewable(judged: Judged) -> RewardAudit | None:
     if not before or audits_of(judged).filter(renews=None).exclude(finished_at=None).exists():
         return None
     rows = RewardAudit.objects.filter(
+        _is_by(judged),
         run__version__in=before,
         run__task_set__environment_version=judged.environment_version,
-        run__verifier_digest=judged.verifier_digest,
         renews=None,
         is_green=True,
         result__rule=REVISION,
@@ -142,14 +166,23 @@ def renewable(judged: Judged) -> RewardAudit | None:
 
 
 def runs_of(judged: Judged) -> QuerySet[EvalRun]:
-    """Finished evals on train tasks whose outputs could be audited, newest first."""
+    """Finished evals on train tasks whose outputs could be audited, newest first; by a recipe, once it has scored
+    them."""
+    verifier = judged.environment_version.verifier
     return EvalRun.objects.filter(
         version=judged.version,
         task_set__environment_version=judged.environment_version,
-        verifier_digest=judged.verifier_digest,
+        verifier_digest=verifiers.digest(verifier) if judged.is_by_recipe else judged.verifier_digest,
         split=Split.TRAIN,
         state=State.SUCCEEDED,
     ).select_related("version__agent", "task_set")
+
+
+def scores_of(judged: Judged) -> QuerySet[Rescore]:
+    """The recipe's scores of these outputs, newest first; none where the verifier judges."""
+    return Rescore.objects.filter(
+        run__in=runs_of(judged), recipe=judged.recipe, verifier_digest=judged.verifier_digest
+    ).order_by("-pk")
 
 
 def audit_sentence(audit: RewardAudit) -> str:
@@ -160,21 +193,23 @@ def audit_sentence(audit: RewardAudit) -> str:
     agreement = found["agreement"]
     bound = found["false_passes"]["high"]
     return (
-        f"reviewers agree with the verifier on {percent(agreement['mean'])} of {agreement['n']} outputs "
+        f"reviewers agree with {audit.recipe or VERIFIER} on {percent(agreement['mean'])} of {agreement['n']} outputs "
         f"({percent(agreement['low'])} to {percent(agreement['high'])}), and at most {percent(bound)} of its passes "
         "are wrong"
     )
 
 
 def _green_elsewhere(judged: Judged) -> RewardAudit | None:
-    """The newest green audit in the same environment, of the same agent."""
+    """The newest green audit in the same environment, of the same agent: of a verifier, or of this recipe."""
+    own = Q(rescore__recipe__name=judged.judge.partition("@")[0]) if judged.is_by_recipe else Q(rescore=None)
     return (
         RewardAudit.objects.filter(
+            own,
             run__version__agent=judged.version.agent_id,
             run__task_set__environment_version__environment=judged.environment_version.environment_id,
             is_green=True,
         )
-        .select_related("run__version__agent", "run__task_set__environment_version")
+        .select_related("run__version__agent", "run__task_set__environment_version", "rescore__recipe")
         .first()
     )
 
@@ -185,6 +220,8 @@ def _differs(old: Judged, new: Judged) -> str:
         changed.append(f"the outputs were {old.version}'s")
     if old.environment_version != new.environment_version:
         changed.append(f"the environment is {new.environment_version} now, and was {old.environment_version}")
-    if old.verifier_digest != new.verifier_digest:
+    if old.recipe is not None and old.recipe != new.recipe:
+        changed.append(f"the recipe was {old.recipe}")
+    elif old.verifier_digest != new.verifier_digest:
         changed.append("the verifier has changed")
     return ", ".join(changed)

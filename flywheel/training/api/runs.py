@@ -492,7 +492,8 @@ def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:
     rows = TrainingRun.objects.filter(project=keyed(request).project)
     rows = rows.select_related("base__agent", "teacher__agent", "produced__agent", "reward_model", "reward_recipe")
     rows = rows.select_related("task_set", "dataset", "replay", "created_by", "stage", "audit_override__created_by")
-    return rows.select_related("reward_audit__run__version__agent", "audit_override__version__agent")
+    audit = ("reward_audit__run__version__agent", "reward_audit__rescore__recipe")
+    return rows.select_related(*audit, "audit_override__version__agent")
 
 
 def _run(request: HttpRequest, run_id: int) -> TrainingRun:

@@ -11,7 +11,7 @@ rollouts.
 A mix has a verifier for each of its environments. The weakest of them is what stands with the run.
 
 A reward recipe that only shapes learns from what the verifier passes, and the verifier's audit counts; one with parts
-of its own that judge is nobody's verifier, has no audit, and wants an override (`docs/design/rewards.md`).
+of its own that judge wants an audit of its own (`docs/design/rewards.md`).
 
 A later stage of a pipeline learns from the verdicts on outputs of a version that nobody could audit before it began.
 There the audit of the pipeline's base counts, unless one of the version itself has been finished or overridden. It is
@@ -86,7 +86,7 @@ def _holding(own: Judged, base: Version, stage: PipelineStage | None) -> tuple[J
 def unrenewed(run: TrainingRun) -> tuple[Judged, Standing] | None:
     """Return the reward of a later stage whose audit waits to be renewed on outputs of the version that the stage began
     with; None where it was, or an approver answers for it. What was overridden for the pipeline's base needs none."""
-    for own in judged(run.algorithm, run.base, run.dataset):
+    for own in judged(run.algorithm, run.base, run.dataset, run.reward_recipe):
         holds = standing(own)
         is_due = holds.state not in ("overridden", "renewed", "green") and renewable(own) is not None
         if own.version == run.base and (is_due or holds.state == "red"):
@@ -166,6 +166,7 @@ def of_version(version: Version) -> list[dict[str, Any]]:
         "stage",
         "reward_recipe",
         "reward_audit__run__version__agent",
+        "reward_audit__rescore__recipe",
         "audit_override__created_by",
     )
     return [kept(run) for run in runs.order_by("-pk")]

@@ -13,13 +13,13 @@ from flywheel.agents import lora_adapters
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
-from flywheel.core.envs import build, kinds
-from flywheel.core.envs.wrappers.rubric_environment import check_parts
+from flywheel.core.envs import kinds
 from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.environments.proofs import judge_endpoints
+from flywheel.environments.versions.reward_recipes import check_goes_with
 from flywheel.evals.models import EvalRun
 from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import dataset_builder
@@ -402,14 +402,9 @@ def _check_recipe(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet], re
     if not algorithm.is_reinforced:
         raise Refused(f"{algorithm.label} learns from no reward; choose a recipe with GRPO and its kin", field="reward")
     for task_set in task_sets:
-        version = task_set.environment_version
         if recipe.project_id != task_set.project_id:
             raise Refused(f"{recipe} belongs to another project", field="reward")
-        try:
-            judge_endpoints.check(task_set.project, recipe.spec)
-            check_parts(build(version.environment.kind, version.config, version.verifier), recipe.rubric)
-        except VerifierError as error:
-            raise Refused(f"{recipe} does not go with {version}: {error}", field="reward") from error
+        check_goes_with(recipe, task_set.environment_version)
 
 
 def _refuse_silence(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:

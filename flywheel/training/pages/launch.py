@@ -23,7 +23,6 @@ from flywheel.environments import ledger
 from flywheel.environments.models import RewardRecipe, Split, TaskSet
 from flywheel.environments.task_sets.set_power import set_power
 from flywheel.evals.models import EvalRun
-from flywheel.evals.reward_audits.reward_standing import Judged
 from flywheel.training.launch import (
     launch_estimate,
     memory_estimate,
@@ -168,7 +167,6 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "data": data,
         "judged": judged,
         "standing": holds,
-        "reward_query": _reward_query(judged) if judged else "",
         "solved": reward_lock.solved(form.known.name, base, task_set, chosen.get("leave_out")),
         "openings": ledger.openings(task_set),
         "datasets": _datasets(task_set, form.known.data),
@@ -239,11 +237,6 @@ def _validation(form: launch_form.LaunchForm, task_set: TaskSet) -> dict[str, An
     sets = (dataset.task_sets if dataset else []) or [task_set]
     kept = sum(len(validation_split.choose_tasks(each, share, seed)) for each in sets)
     return {"tasks": kept, "problem": "" if kept else "its train tasks come from a single source"}
-
-
-def _reward_query(judged: Judged) -> str:
-    named = {"version": judged.version, "task_set": judged.task_set, "reward": judged.recipe}
-    return urlencode({name: str(row) for name, row in named.items() if row})
 
 
 def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:

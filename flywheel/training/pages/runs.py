@@ -236,6 +236,7 @@ def download(request: PageRequest, pk: int, name: str) -> HttpResponseBase:
     return run_files.download(request, run_of(request, pk), name, request.actor)
 
 
+        "reward_audit__rescore__recipe",
 def run_of(request: PageRequest, pk: int) -> TrainingRun:
     rows = TrainingRun.objects.select_related(
         "project",

@@ -24,8 +24,9 @@ from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
+from flywheel.evals import run_rescores
 from flywheel.evals.models import EvalRun
-from flywheel.evals.reward_audits.reward_standing import runs_of
+from flywheel.evals.reward_audits.reward_standing import runs_of, scores_of
 from flywheel.evals.runs import submission
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.launch.fix_recommendation import baseline_of
@@ -95,6 +96,8 @@ def _step(pipeline: Pipeline) -> bool:
         _halt(pipeline, Pipeline.State.STOPPED, f"{stage}: {run} {run.state}{why}")
     elif run.state == State.SUCCEEDED:
         return _leave(pipeline, stage, run)
+    elif stage.number > 1 and stage.reward_recipe is not None:
+        _ask_for_outputs(pipeline, run, Actor(pipeline.led_by))
     return False
 
 
@@ -130,11 +133,18 @@ def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
 
 
 def _ask_for_outputs(pipeline: Pipeline, run: TrainingRun, actor: Actor) -> None:
-    """Queue an eval on train tasks whose outputs can renew the reward audit, where that is due and there is none."""
+    """Queue an eval on train tasks whose outputs can renew the reward audit, where that is due and there is none; then
+    their scores by the reward recipe that the run learns from."""
     due = reward_lock.unrenewed(run)
-    if due is None or due[0].task_set is None or runs_of(due[0]).exists():
+    if due is None or due[0].task_set is None:
         return
-    task_set = due[0].task_set
+    judged, task_set = due[0], due[0].task_set
+    if outputs := runs_of(judged).first():
+        if judged.is_by_recipe and judged.recipe and not scores_of(judged).exists():
+            with suppress(Refused):
+                key = uuid.uuid5(pipeline.idempotency_key, f"{judged.recipe} on {outputs.pk}")
+                run_rescores.submit_recipe(run=outputs, recipe=judged.recipe, actor=actor, key=key)
+        return
     tasks = max(1, task_set.members.filter(split=Split.TRAIN).count())
     with suppress(Refused):  # the pipeline's page asks a person for it then
         submission.submit(
@@ -200,6 +210,7 @@ def _leave(pipeline: Pipeline, stage: PipelineStage, run: TrainingRun) -> bool:
         _halt(pipeline, Pipeline.State.FINISHED)
         return False
     if due := reward_lock.unrenewed(run) if stage.number > 1 else None:
+        _ask_for_outputs(pipeline, run, Actor(pipeline.led_by))
         judged, holds = due
         _halt(
             pipeline,

@@ -1,5 +1,6 @@
 """The lock: what learns from a reward is not launched, and not started, before the reward is audited or overridden."""
 
+import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,6 +8,7 @@ from typing import Any, cast
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
@@ -17,6 +19,7 @@ from flywheel.edge.jobs import Lease
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import RewardRecipe, Split, TaskSet
 from flywheel.environments.versions.reward_recipes import reward_recipe
+from flywheel.evals import run_rescores
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 from flywheel.training.datasets.dataset_builder import build as build_dataset
 from flywheel.training.launch import reward_lock
@@ -81,7 +84,9 @@ def test_a_recipe_that_only_shapes_is_let_pass_by_what_lets_the_verifier_pass(lo
     assert reward_lock.kept(plain)["recipe"] is None
 
 
-def test_a_recipe_that_judges_wants_an_override_of_its_own(locked: Room, sign_in: Callable[[User], Client]) -> None:
+def test_a_recipe_that_judges_wants_an_audit_or_an_override_of_its_own(
+    locked: Room, sign_in: Callable[[User], Client]
+) -> None:
     judging = recipe(locked, {"type": "text", "name": "polite", "weight": 1, "value": "please", "compare": "contain"})
     locked.build.overridden(locked.base, locked.task_set)
     with pytest.raises(Refused, match=r"the reward recipe short@1 judges by parts of its own") as caught:
@@ -89,12 +94,28 @@ def test_a_recipe_that_judges_wants_an_override_of_its_own(locked: Room, sign_in
     assert caught.value.field == "reward"
     client, slug = sign_in(locked.cast.approver), locked.cast.project.slug
     named = {"version": str(locked.base), "task_set": str(locked.task_set), "reward": "short@1"}
-    assert "Audits are of verifiers" in page_of(client.get(reverse("evals:reward", args=[slug]), named))
+    assert "short@1 judges by parts of its own" in page_of(client.get(reverse("evals:reward", args=[slug]), named))
     client.post(reverse("evals:override_reward_audit", args=[slug]), {**named, "reason": "to try it"})
     run = locked.launch(algorithm="grpo", reward=judging)
     assert run.audit_override is not None
     assert run.audit_override.reason == "to try it"
     assert reward_lock.kept(run)["words"].endswith("which judges by parts of its own")
+    audit = green(locked, judging, rollouts(locked))
+    run = locked.launch(algorithm="grpo", reward=judging)
+    assert (run.reward_audit, run.audit_override, reward_lock.refusal(run)) == (audit, None, "")
+    assert "reviewers agree with short@1 on" in reward_lock.kept(run)["words"]
+    with pytest.raises(Refused, match=r"is green, but not for this: the recipe was short@1"):
+        locked.launch(algorithm="grpo", reward=recipe(locked, {"type": "text", "name": "kind", "value": "thanks"}))
+
+
+def green(room: Room, by: RewardRecipe, run: EvalRun, renews: RewardAudit | None = None) -> RewardAudit:
+    """A green audit of a recipe that has scored the run."""
+    version, who = run.task_set.environment_version, room.cast.builder
+    job, _ = run_rescores.submit_recipe(run=run, recipe=by, actor=Actor(who), key=uuid.uuid4())
+    assert job.verifier_digest == by.judged_by(version.verifier)
+    audit = RewardAudit.objects.create(project=run.project, run=run, rescore=job, renews=renews, seed=1, created_by=who)
+    RewardAudit.objects.filter(pk=audit.pk).update(is_green=True, finished_at=timezone.now(), result=RESULT)
+    return audit
 
 
 def test_a_recipe_that_the_run_cannot_learn_from_is_refused(locked: Room) -> None:

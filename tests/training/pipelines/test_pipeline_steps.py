@@ -17,11 +17,11 @@ from flywheel.accounts.models import AuditEntry, Membership, Role
 from flywheel.edge.jobs import Job, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
-from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
+from flywheel.evals.models import AuditOverride, EvalRun, Rescore, RewardAudit
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Pipeline, TrainingRun
 from flywheel.training.pipelines import pipeline_control, pipeline_steps, stage_gates
-from tests.training.launch.test_reward_lock import RESULT, rollouts
+from tests.training.launch.test_reward_lock import RESULT, green, recipe, rollouts
 from tests.training.pipelines.conftest import GATE, Line
 from tests.waiting import PATIENCE_S
 from tests.worker import ROOT, database_url
@@ -185,6 +185,45 @@ def test_a_later_stage_trains_while_its_reward_audit_is_renewed_and_no_further_o
     pipeline.refresh_from_db()
     assert (pipeline.problem, pipeline.at) == ("", 3)
     assert f"renewed on outputs of {made}" in reward_lock.kept(second)["words"]
+
+
+@pytest.mark.django_db
+def test_the_audit_of_a_recipe_is_renewed_on_outputs_that_the_recipe_has_scored(line: Line) -> None:
+    room = line.room
+    AuditOverride.objects.all().delete()
+    polite = recipe(room, {"type": "text", "name": "polite", "weight": 1, "value": "please", "compare": "contain"})
+    first = green(room, polite, rollouts(room))
+    practise: dict[str, Any] = {"algorithm": "grpo", "settings": {"steps": 5}, "reward": polite}
+    stages = line.stages({"algorithm": "sft", "settings": {"steps": 7}}, practise, practise)
+    pipeline, _ = pipeline_control.create(key=uuid.uuid4(), stages=stages, actor=line.actor)
+    made = line.end(line.run(pipeline))
+    assert made is not None
+    line.measure(made)
+    for _ in range(2):
+        pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    second = line.run(pipeline)
+    assert (second.base, second.reward_audit) == (made, first)
+    outputs = EvalRun.objects.get(version=made, split=Split.TRAIN)
+    old = room.base
+    room.base = made
+    moved = rollouts(room)
+    room.base = old
+    EvalRun.objects.filter(pk=outputs.pk).delete()
+    for _ in range(2):
+        pipeline_steps.sweep()
+    job = Rescore.objects.get(run=moved)
+    assert (job.recipe, job.created_by) == (polite, line.actor.user)
+    line.measure(line.end(second) or made)
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert f"the reward audit waits to be renewed on outputs of {made}" in pipeline.problem
+    green(room, polite, moved, renews=first)
+    pipeline_control.resume(pipeline, line.actor)
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    assert (pipeline.problem, pipeline.at) == ("", 3)
+    assert f"renewed on outputs of {made}: reviewers agree with short@1" in reward_lock.kept(second)["words"]
 
 
 def ready_for_the_second(line: Line) -> Pipeline:

@@ -2,8 +2,9 @@
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ModelPrice, Scope, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
+from flywheel.agents import artifacts
 from flywheel.core.evidence.statistics.reviewer_agreement import cohen_kappa
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.jobs import Job, StaleState, State
 from flywheel.environments.models import EnvironmentVersion, JudgeMemory, Opening, Proving, Split, Trial
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.versions import environment_versions, trials
+from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.evals import run_rescores
 from flywheel.evals.comparisons import run_comparison
 from flywheel.evals.models import EvalRun, Rescore
@@ -28,12 +31,14 @@ from flywheel.failures.labels.decisions import decide
 from flywheel.training.rollouts.rollout_selection import NotForTraining, attempts
 from flywheel.trajectories.operations.deletion import delete
 from tests.conftest import TOOLS, Build
+from tests.environments.versions.test_reward_parts import model
 from tests.evals.fake import FakeEngine, QuietLease, finished, right, submit, wrong
 from tests.pages import page_of
-from tests.workers.judge_server import JudgeServer, answer_of, judge_server
+from tests.workers.judge_server import JudgeServer, answer_of, judge_server, naming
 from tests.workers.judging.test_attempt_verdicts import recorded
 from workers.jobs import eval_runs
 from workers.judging import llm_judge as asking
+from workers.judging import project_judges
 from workers.tasks import handler
 
 pytestmark = pytest.mark.django_db
@@ -250,6 +255,39 @@ def test_old_rollouts_are_judged_again(
     else:
         assert (job.state, found) == (State.SUCCEEDED, {(0.0, "")})
     assert list(run.results.order_by("pk").values_list("score", "parts")) == before
+
+
+class Liking:
+    """A reward model that likes every answer."""
+
+    def score(self, conversations: Sequence[Any]) -> list[float | str]:
+        return [4.0 for _ in conversations]
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_recipe_asks_its_judge_and_its_reward_model_upon_what_the_verifier_said(
+    build: Build, server: JudgeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = finished(build, monkeypatch, answer=wrong, task_set=build.task_set(held_out=3))
+    model(build)
+    (tmp_path / "reward.json").write_text('{"reference": 0.0}')
+    monkeypatch.setattr(artifacts, "local", lambda _: tmp_path)
+    monkeypatch.setattr(project_judges, "ProcessScorer", lambda _: Liking())
+    liked = {"type": "reward_model", "name": "liked", "model": "assistant-reward@1", "least": 0.9}
+    parts: list[dict[str, Any]] = [{"type": "environment", "name": "task"}, {**JUDGE, "weight": 2}, liked]
+    by, _ = reward_recipe(project=run.project, name="kind", parts=parts, actor=Actor(build.cast.builder))
+    server.mark = naming("nobody")
+    job, _ = run_rescores.submit_recipe(run=run, recipe=by, actor=Actor(build.cast.builder), key=uuid.uuid4())
+    carry_out(job)
+    assert (job.state, job.error) == (State.SUCCEEDED, "")
+    (own,) = set(run.results.values_list("score", flat=True))
+    assert own is not None
+    assert own < 1
+    scores = job.scores.values_list("score", "parts__task", "parts__right", "parts__liked")
+    assert set(scores) == {((own + 2 + 1) / 4, own, 1.0, 1.0)}
+    assert Rescore.objects.get().judges["right"]["canaries"] == 10, "before it judged"
 
 
 def test_a_task_is_proved_by_a_judge_that_holds(build: Build, server: JudgeServer) -> None:
