@@ -12,7 +12,7 @@ from flywheel.environments.pages.tasks import (
     taskless_views,
     variant_views,
 )
-from flywheel.environments.pages.verifier_editor import recipe_views, verifier_views
+from flywheel.environments.pages.verifier_editor import recipe_views, reward_model_views, verifier_views
 from flywheel.environments.pages.world_editor import world_views
 
 app_name = "environments"
@@ -24,6 +24,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("import-eval/", eval_import_views.import_openai_eval, name="import_eval"),
     path("without-task/", taskless_views.taskless, name="taskless"),
     path("rewards/", recipe_views.index, name="reward_recipes"),
+    path("reward-models/", reward_model_views.index, name="reward_models"),
+    path("reward-models/<slug:name>@<int:number>/", reward_model_views.reward_model, name="reward_model"),
     path("rewards/new/", recipe_views.make, name="make_recipe"),
     path("rewards/<slug:name>/<int:number>/", recipe_views.recipe, name="reward_recipe"),
     path("sets/<slug:name>/<int:version>/", task_set_views.task_set, name="task_set"),

@@ -20,7 +20,7 @@ from ninja.operation import Operation
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, ModelPrice, Permission, Role, Scope, User
-from flywheel.agents.models import HubVersion
+from flywheel.agents.models import Artifact, HubVersion, RewardModel
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Generation, Proving, RewardRecipe, Trial, WorldTrial
 from flywheel.environments.playground.episode_moves import start as start_play
@@ -47,6 +47,7 @@ from flywheel.trajectories.search import saved_views
 from tests.conftest import Build, Cast
 from tests.edge.test_jobs import training_run
 from tests.environments.shop import shop
+from tests.environments.versions.test_reward_parts import CANARIES
 from tests.promotions.conftest import agent, candidate, evaluated
 
 __all__ = ["agent", "candidate", "evaluated"]
@@ -75,7 +76,7 @@ PAGES = {
         failures:similar failures:clustering failures:clustering_live failures:cluster failures:neighbours
         failures:detectors failures:detector failures:agreement
         environments:index environments:environment environments:setting environments:task environments:task_set
-        environments:reward_recipes environments:reward_recipe
+        environments:reward_recipes environments:reward_recipe environments:reward_models environments:reward_model
         environments:make environments:taskless
         environments:generation_live environments:play environments:play_live
         evals:index evals:pair evals:run evals:live evals:matrix evals:compare evals:changed
@@ -161,7 +162,7 @@ CALLS = {
         list_version_downloads download_version get_fetched_version
         list_trajectories get_trajectory export_trajectories list_feedback list_batches
         get_trajectory_outline search_trajectory get_trajectory_totals
-        get_metrics list_reward_models
+        get_metrics list_reward_models get_reward_model
         list_views export_many list_bulk_actions get_bulk_action get_bulk_file
         list_comments list_mentions get_facets
         list_buckets get_bucket list_failures get_labels
@@ -530,6 +531,15 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     hub_version = HubVersion.objects.create(
         project=cast.project, created_by=cast.builder, agent=candidate.agent, name="own/tiny", content={}
     )
+    RewardModel.objects.create(
+        project=cast.project,
+        name=run.task_set.name,
+        number=task.task.number,
+        weights=Artifact.objects.create(digest="7" * 64, manifest={}, kind="reward_model", size=1),
+        canaries=CANARIES,
+        base=run.version,
+        created_by=cast.trainer,
+    )
     values: dict[tuple[str, str], Any] = {
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
@@ -651,6 +661,7 @@ def rooms_of(path: str) -> str:
         "buckets": "failures",
         "generations": "environments",
         "plays": "environments",
+        "reward-models": "environments",
     }
     return rooms.get(first, first)
 

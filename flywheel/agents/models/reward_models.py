@@ -42,6 +42,19 @@ class RewardModel(models.Model):
         """Why it may not be a part of a verifier, with the numbers; empty when it may."""
         return reward_model_rules.problems(self.canaries)
 
+    @property
+    def kinds(self) -> list[dict[str, Any]]:
+        """What its canaries say of each kind of answer that nobody wants, with the median as a score."""
+        reference = self.canaries["reference"]
+        return [
+            {
+                "label": reward_model_rules.KINDS[kind],
+                "score": reward_model_rules.probability(row["median"], reference),
+                **row,
+            }
+            for kind, row in self.canaries["degenerate"].items()
+        ]
+
     @classmethod
     def make(cls, base: Version, weights: Artifact, canaries: dict[str, Any], by: User) -> "RewardModel":
         """The project's reward model of these weights: the existing one, else the next of the base's agent."""

@@ -90,9 +90,13 @@ def passing(canaries: Mapping[str, Any], least: float) -> str:
     "A model that was trained on pairs says how likely the attempt would be preferred to an average answer: from 0 to "
     "1, and from the least on it passes.",
     {
-        "model": Setting("Reward model", help="By name and number, such as support-reward@2.", is_required=True),
+        "model": Setting(
+            "Reward model", "reward_model", "By name and number, such as support-reward@2.", is_required=True
+        ),
         "least": Setting("Passes from", "number", "An average answer has 0.5.", first="0.5", is_required=True),
-        "digest": Setting("Weights", help="Filled in when it is saved; a part is always judged by these weights."),
+        "digest": Setting(
+            "Weights", help="Filled in when it is saved; a part is always judged by these weights.", is_frozen=True
+        ),
     },
     runner="reward_model",
     check=part_checks.least,

@@ -15,14 +15,14 @@ part of the score, and are added to the reward times their weight, which may be 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flywheel.core.digests import canonical
 from flywheel.core.verifiers import PASS, Verdict, VerifierError, checked, unscored
 from flywheel.core.verifiers.judge_prompts import part_digest
 from flywheel.core.verifiers.reward_model_rules import PARTS
-from flywheel.core.verifiers.rubric_parts import Case, Setting, judge
+from flywheel.core.verifiers.rubric_parts import Case, PartType, Setting, judge
 
 KIND = "rubric"
 REWARD = "reward"
@@ -32,9 +32,17 @@ LONGEST_TEXT = 2000
 LONGEST_SOURCE = 64 * 1024
 LONGEST_PROSE = 20_000
 LARGEST_NUMBER = 1e300
+PARTS_OF_RECIPES: dict[str, PartType] = PARTS | {
+    "environment": replace(
+        PARTS["environment"],
+        label="The task's own verifier",
+        description="What the environment's verifier says, whether it is its kind's own, a rubric or a judge.",
+    )
+}
+"""The types of parts for recipes, in which a verifier is a part as a whole."""
 COMMON = ("name", "type", "weight", "required", "shapes")
 
-_WANTED = {"number": "a number", "json": "JSON", "flag": "true or false"}
+_WANTED = {"number": "a number", "json": "JSON", "flag": "true or false", "reward_model": "a name@number"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PATH = re.compile(r"[^.]+(\.[^.]+)*|\.")
 
@@ -65,17 +73,17 @@ class Rubric:
         return {part.name: part.weight for part in self.parts if part.shapes}
 
     @property
+    def judging(self) -> "Rubric":
+        """Without what only shapes a reward."""
+        return Rubric(tuple(part for part in self.parts if not part.shapes))
+
+    @property
     def is_own_verdict(self) -> bool:
         """Whether it passes exactly what the environment's own verifier passes."""
         return [(part.type, dict(part.settings)) for part in self.judging.parts] == [("environment", {})]
 
     @property
     def needs(self) -> frozenset[str]:
-    @property
-    def judging(self) -> "Rubric":
-        """Without what only shapes a reward."""
-        return Rubric(tuple(part for part in self.parts if not part.shapes))
-
         """The runners that its parts need."""
         return frozenset(PARTS[part.type].runner for part in self.parts) - {""}
 
@@ -224,7 +232,7 @@ def _setting(where: str, setting: Setting, value: Any) -> Any:
         case "flag":
             if not isinstance(value, bool):
                 raise VerifierError(f"{where}: {value!r} is neither true nor false")
-        case "text" | "prose" | "code":
+        case "text" | "prose" | "code" | "reward_model":
             if where.endswith(".tables") and isinstance(value, list) and all(isinstance(each, str) for each in value):
                 return value
             most = {"code": LONGEST_SOURCE, "prose": LONGEST_PROSE}.get(setting.kind, LONGEST_TEXT)

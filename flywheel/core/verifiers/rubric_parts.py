@@ -32,7 +32,7 @@ from flywheel.core.verifiers.attempt_places import (
     shown,
 )
 
-Kind = Literal["text", "prose", "number", "choice", "json", "code", "flag"]
+Kind = Literal["text", "prose", "number", "choice", "json", "code", "flag", "reward_model"]
 TEXTS = ("answer", "last_call", "any_call")
 EXAMPLE = '''def verify(trace, target):
     """trace: "answer", "calls" [{"tool", "arguments"}], "messages". target: what the task wants."""
@@ -52,6 +52,8 @@ class Setting:
     """What a form begins with."""
     is_required: bool = False
     """Whether every part of the type gives it. A choice always has a value and needs no such word."""
+    is_frozen: bool = False
+    """Whether it is looked up when the part is saved, and asked for in no form."""
 
 
 @dataclass(frozen=True, slots=True)

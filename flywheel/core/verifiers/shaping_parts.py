@@ -1,14 +1,13 @@
 """Parts that say nothing of right and wrong: they shape the reward from which a run learns."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from flywheel.core.verifiers import Verdict, part_checks, unscored
-from flywheel.core.verifiers.rubric_parts import Case, PartType, Setting, part
+from flywheel.core.verifiers.rubric_parts import Case, Setting, part
 from flywheel.core.verifiers.text_parts import PARTS
 
-__all__ = ["PARTS", "PARTS_OF_RECIPES"]
+__all__ = ["PARTS"]
 
 
 @part(
@@ -29,13 +28,3 @@ def _length(settings: Mapping[str, Any], case: Case) -> Verdict:
         return unscored("nobody counted its tokens", "unscored")
     free, most = settings["free"], settings["most"]
     return Verdict(min(1.0, max(0.0, (case.tokens - free) / (most - free))), f"{case.tokens} tokens")
-
-
-PARTS_OF_RECIPES: dict[str, PartType] = PARTS | {
-    "environment": replace(
-        PARTS["environment"],
-        label="The task's own verifier",
-        description="What the environment's verifier says, whether it is its kind's own, a rubric or a judge.",
-    )
-}
-"""The same for recipes, in which a verifier is a part as a whole."""

@@ -1,4 +1,4 @@
-"""Reward recipes for programs: list them, make a version, read one."""
+"""Reward recipes for programs: list them, make a version, read one; and a reward model with all that asks it."""
 
 from datetime import datetime
 from typing import Any
@@ -8,13 +8,18 @@ from ninja import Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.agents.api.reward_models import RewardModelOut
+from flywheel.agents.models import RewardModel
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body, Schema
-from flywheel.environments.models import RewardRecipe
+from flywheel.environments.models import EnvironmentVersion, RewardRecipe
+from flywheel.environments.versions import reward_parts
 from flywheel.environments.versions.reward_recipes import reward_recipe
 
 router = Router(tags=["environments"])
+LISTED = 50
+"""Verifiers and recipes that use a reward model."""
 
 
 class RewardRecipeIn(Body):
@@ -44,6 +49,34 @@ class RewardRecipeOut(Schema):
     @staticmethod
     def resolve_passes_as_verifier(row: RewardRecipe) -> bool:
         return row.rubric.is_own_verdict
+
+
+class RewardModelDetailOut(RewardModelOut):
+    runs: list[int]
+    """Ids of the training runs that made it."""
+    verifiers: list[Ref]
+    """Environment versions whose verifier uses it, newest first."""
+    recipes: list[Ref]
+    """Reward recipes that use it, newest first."""
+
+    @staticmethod
+    def resolve_runs(row: RewardModel) -> list[int]:
+        return list(row.training_runs.order_by("-pk").values_list("pk", flat=True))
+
+    @staticmethod
+    def resolve_verifiers(row: RewardModel) -> list[EnvironmentVersion]:
+        return list(reward_parts.verifiers_that_ask(row)[:LISTED])
+
+    @staticmethod
+    def resolve_recipes(row: RewardModel) -> list[RewardRecipe]:
+        return list(reward_parts.recipes_that_ask(row)[:LISTED])
+
+
+@router.get("/reward-models/{name}/{number}", response=RewardModelDetailOut, auth=Key(Scope.READ))
+def get_reward_model(request: HttpRequest, name: str, number: int) -> RewardModel:
+    """Return one reward model: its canaries, the runs that made it, and what uses it."""
+    rows = RewardModel.objects.filter(project=keyed(request).project)
+    return one(rows.select_related("weights", "base__agent", "created_by"), name=name, number=number)
 
 
 @router.get("/reward-recipes", response=page_of(RewardRecipeOut), auth=Key(Scope.READ))

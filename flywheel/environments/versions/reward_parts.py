@@ -1,13 +1,16 @@
 """Reward models that verifiers and recipes ask: looked up by name, frozen by their weights, refused where their
-canaries fail."""
+canaries fail; and who asks one."""
 
 from collections.abc import Mapping
 from typing import Any
+
+from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import RewardModel
 from flywheel.core.verifiers import VerifierError, reward_model_rules, rubric
 from flywheel.edge.numbers import number
+from flywheel.environments.models import EnvironmentVersion, RewardRecipe
 
 KIND = "reward_model"
 
@@ -31,6 +34,23 @@ def models_of(project: Project, verifier: Mapping[str, Any]) -> dict[str, Reward
     digests = [part.settings.get("digest", "") for part in parts if part.type == KIND]
     rows = RewardModel.objects.filter(project=project, weights__digest__in=digests).select_related("weights", "base")
     return {row.weights.digest: row for row in rows}
+
+
+def verifiers_that_ask(model: RewardModel) -> QuerySet[EnvironmentVersion]:
+    """Versions of environments whose verifier has it as a part, newest first."""
+    rows = EnvironmentVersion.objects.filter(
+        environment__project=model.project_id, verifier__parts__contains=[_part(model)]
+    )
+    return rows.select_related("environment").order_by("-pk")
+
+
+def recipes_that_ask(model: RewardModel) -> QuerySet[RewardRecipe]:
+    """Reward recipes that have it as a part, newest first."""
+    return RewardRecipe.objects.filter(project=model.project_id, parts__contains=[_part(model)])
+
+
+def _part(model: RewardModel) -> dict[str, str]:
+    return {"type": KIND, "digest": model.weights.digest}
 
 
 def _frozen(project: Project, at: int, row: Mapping[str, Any], part: rubric.Part) -> dict[str, Any]:

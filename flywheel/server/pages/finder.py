@@ -39,6 +39,8 @@ PAGES: dict[str, tuple[str, Permission]] = {
     "failures:agreement": ("Agreement of reviewers: κ", Permission.VIEW),
     "environments:create": ("New environment", Permission.BUILD),
     "environments:import_eval": ("Import an OpenAI eval", Permission.BUILD),
+    "environments:reward_recipes": ("Reward recipes", Permission.VIEW),
+    "environments:reward_models": ("Reward models: judges that were trained on pairs", Permission.VIEW),
     "environments:taskless": ("Failures without a task", Permission.VIEW),
     "evals:new": ("New eval: score a version", Permission.BUILD),
     "evals:reward_audits": ("Reward audits", Permission.VIEW),

@@ -131,7 +131,8 @@ def lineage(run: TrainingRun) -> list[dict[str, Any]]:
     if run.produced:
         chain.append(_link(str(run.produced), "agents:version", slug, run.produced.agent.name, run.produced.number))
     if run.reward_model:
-        chain.append({"label": f"reward model {run.reward_model}", "url": "", "current": False})
+        made = run.reward_model
+        chain.append(_link(f"reward model {made}", "environments:reward_model", slug, made.name, made.number))
     if run.evaluation:
         chain.append(_link(str(run.evaluation), "evals:run", slug, run.evaluation.pk))
     for candidate in run.candidates.all()[:1]:

@@ -15,7 +15,6 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.recipes import ALGORITHMS
-from flywheel.core.verifiers.reward_model_rules import KINDS, probability
 from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import form_key, number
@@ -154,7 +153,6 @@ def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
         "waiting": device_queue.waiting(found),
         "places": device_queue.places(found.project) if found.state == State.QUEUED else (),
         "candidate": found.candidates.first(),
-        "canaries": _canaries(found),
     }
 
 
@@ -207,23 +205,6 @@ def make_version(request: PageRequest, pk: int, step: int) -> HttpResponse:
     return redirect(f"{reverse('training:run', args=[request.project.slug, pk])}#files")
 
 
-def _canaries(found: TrainingRun) -> dict[str, Any]:
-    """The canaries of the reward model that a run made: all that was measured, and what follows; empty without one."""
-    made = found.reward_model
-    if made is None:
-        return {}
-    reference = made.canaries["reference"]
-    kinds = [
-        {
-            "label": KINDS[kind],
-            "score": probability(row["median"], reference),
-            **row,
-        }
-        for kind, row in made.canaries["degenerate"].items()
-    ]
-    return {"kinds": kinds, "problems": made.problems, **made.canaries}
-
-
 def _checkpoints(found: TrainingRun) -> dict[str, Any]:
     kept = kept_checkpoints.kept_of(found) if found.makes_policy else []
     return {"checkpoints": kept, "is_version_made": any(each.job and not each.job.is_finished for each in kept)}
@@ -236,7 +217,6 @@ def download(request: PageRequest, pk: int, name: str) -> HttpResponseBase:
     return run_files.download(request, run_of(request, pk), name, request.actor)
 
 
-        "reward_audit__rescore__recipe",
 def run_of(request: PageRequest, pk: int) -> TrainingRun:
     rows = TrainingRun.objects.select_related(
         "project",
@@ -256,6 +236,7 @@ def run_of(request: PageRequest, pk: int) -> TrainingRun:
         "created_by",
         "stage__pipeline",
         "reward_audit__run__version__agent",
+        "reward_audit__rescore__recipe",
         "audit_override__created_by",
     )
     return get_object_or_404(rows, project=request.project, pk=pk)

@@ -363,3 +363,8 @@ def test_a_run_of_a_reward_model_shows_canaries_and_no_success(room: Room, sign_
     assert "Unseen pairs ranked right" in page
     assert "Held-out success" not in page
     assert "assistant-reward@1" in text(client.get(HERE))
+    there = "/p/acme/environments/reward-models/assistant-reward@1/"
+    assert page.count(there) == 2, "from the note and from the lineage"
+    model_page = text(client.get(there))
+    assert f"{HERE}runs/{run.pk}/" in model_page
+    assert f"{HERE}datasets/{run.dataset.name}/{run.dataset.version}/" in model_page

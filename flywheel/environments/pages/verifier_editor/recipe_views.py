@@ -9,11 +9,13 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.agents.models import Version
 from flywheel.core.errors import FieldError
 from flywheel.core.verifiers.rubric import REWARD
 from flywheel.edge.htmx import answer
 from flywheel.edge.paging import page_at
-from flywheel.environments.models import RewardRecipe
+from flywheel.environments.models import RewardRecipe, TaskSet
+from flywheel.environments.pages.verifier_editor.reward_model_views import offered
 from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
 from flywheel.environments.versions import reward_recipes
 
@@ -22,6 +24,8 @@ FIRST = (
     {"type": "length", "name": "length", "weight": -0.5, "free": 64, "most": 96},
 )
 """Parts that a new recipe begins with."""
+OFFERED = 50
+"""Versions and task sets whose audit can be looked at, the newest."""
 
 
 @require_GET
@@ -41,7 +45,14 @@ def recipe(request: PageRequest, name: str, number: int) -> HttpResponse:
     rows = RewardRecipe.objects.filter(project=request.project, name=name)
     found = get_object_or_404(rows.select_related("created_by"), number=number)
     others = page_at(request, rows.select_related("created_by"))
-    return render(request, "environments/reward_recipe.html", {"recipe": found, "page": others})
+    context = {"recipe": found, "page": others}
+    if not found.rubric.is_own_verdict:
+        versions = Version.objects.filter(agent__project=request.project).select_related("agent")
+        context |= {
+            "versions": versions.order_by("-pk")[:OFFERED],
+            "task_sets": TaskSet.objects.filter(project=request.project).order_by("-pk")[:OFFERED],
+        }
+    return render(request, "environments/reward_recipe.html", context)
 
 
 @require_http_methods(["GET", "POST"])
@@ -85,5 +96,5 @@ def _save(request: PageRequest, draft: Draft, name: str) -> HttpResponse:
 
 
 def _page(request: PageRequest, draft: Draft, name: str, problem: str = "", status: int = 200) -> HttpResponse:
-    context = {"draft": draft, "name": name, "problem": problem}
+    context = {"draft": draft, "name": name, "problem": problem, "reward_models": offered(request.project, draft)}
     return answer(request, "environments/recipe_form.html", "environments/_recipe_form.html", context, status)

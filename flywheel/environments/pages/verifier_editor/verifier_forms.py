@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.core.verifiers import VerifierError
-from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, REWARD, is_rubric
+from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, PARTS_OF_RECIPES, REWARD, is_rubric
 from flywheel.core.verifiers.rubric_parts import PARTS, PartType, Setting
-from flywheel.core.verifiers.shaping_parts import PARTS_OF_RECIPES
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
 
+WHOLE = ("code", "json", "prose", "reward_model")
+"""Kinds of settings whose input is as wide as the form."""
 _PLACE = re.compile(r"parts\.(\d+)\.(\w+)([^:]*): (.*)", re.DOTALL)
 _TASK = re.compile(r"t?-?(\d{1,9})")
 
@@ -49,10 +50,12 @@ class Line:
                 "key": key,
                 "name": f"p{self.number}-{key}",
                 "setting": setting,
+                "is_whole": setting.kind in WHOLE,
                 "value": self.values.get(key, ""),
                 "error": self.errors.get(key, ""),
             }
             for key, setting in self.kind.settings.items()
+            if not setting.is_frozen
         ]
 
     @property
@@ -81,6 +84,16 @@ class Draft:
     kind: str = KIND
     """Of the rubric that it makes: a verifier's, or a reward recipe."""
 
+    @property
+    def reward_models(self) -> list[str]:
+        """What its parts that ask a reward model name it; empty texts where nothing is chosen yet."""
+        return [
+            line.values.get(key, "")
+            for line in self.lines
+            for key, setting in line.kind.settings.items()
+            if setting.kind == "reward_model"
+        ]
+
     @classmethod
     def of(cls, version: EnvironmentVersion, tasks: list[int], trajectory: str = "") -> "Draft":
         """That of a version; a kind's own verifier is a rubric of this one part, or of its weighed parts."""
@@ -105,7 +118,8 @@ class Draft:
         for place in range(min(count, MOST_PARTS)):
             kind = sent.get(f"p{place}-type", "")
             if kind in PARTS:
-                values = {key: sent.get(f"p{place}-{key}", "") for key in PARTS[kind].settings}
+                settings = PARTS[kind].settings.items()
+                values = {key: sent.get(f"p{place}-{key}", "") for key, setting in settings if not setting.is_frozen}
                 name, weight = sent.get(f"p{place}-name", ""), sent.get(f"p{place}-weight", "")
                 required, shapes = (bool(sent.get(f"p{place}-{name}")) for name in ("required", "shapes"))
                 line = Line(len(lines), kind, name[:100], weight[:40], required, values, {}, shapes, of_kind == REWARD)
@@ -150,9 +164,10 @@ class Draft:
         return {"kind": self.kind, "parts": [line.row for line in self.lines]}
 
     def is_of(self, verifier: Mapping[str, Any]) -> bool:
-        """Whether it says what a verifier says; one that cannot be read says nothing of the kind."""
+        """Whether it says what a verifier says, whatever was looked up when that was saved; one that cannot be read
+        says nothing of the kind."""
         try:
-            return self.spec == verifier
+            return self.spec == {**verifier, "parts": [_without_frozen(part) for part in verifier["parts"]]}
         except VerifierError:
             return False
 
@@ -190,9 +205,17 @@ class Draft:
         self.focus = f"p{number}-{key}"
 
 
+def _without_frozen(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part without what no form asks for."""
+    settings = PARTS[part["type"]].settings
+    return {key: value for key, value in part.items() if key not in settings or not settings[key].is_frozen}
+
+
 def _line(number: int, row: Mapping[str, Any], of_kind: str = KIND) -> Line:
     settings = PARTS[row["type"]].settings
-    values = {key: _shown(setting, row[key]) for key, setting in settings.items() if key in row}
+    values = {
+        key: _shown(setting, row[key]) for key, setting in settings.items() if key in row and not setting.is_frozen
+    }
     name, weight = row.get("name", row["type"]), f"{row.get('weight', 1):.15g}"
     shapes = bool(row.get("shapes")) or PARTS[row["type"]].only_shapes
     return Line(number, row["type"], name, weight, bool(row.get("required")), values, {}, shapes, of_kind == REWARD)

@@ -18,6 +18,7 @@ from flywheel.edge.jobs import StaleState
 from flywheel.edge.numbers import key
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
+from flywheel.environments.pages.verifier_editor.reward_model_views import offered
 from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
 from flywheel.environments.proofs import labelled_attempts, proof_jobs
 from flywheel.environments.versions import trials
@@ -84,6 +85,7 @@ def _page(
         "is_of_another": trial is not None and not draft.is_of(trial.verifier),
         "is_saved": draft.is_of(Draft.of(version, []).spec),
         "key": uuid.uuid4(),
+        "reward_models": offered(request.project, draft),
     }
     if request.method == "GET":
         probes = labelled_attempts.probes_of(version)
