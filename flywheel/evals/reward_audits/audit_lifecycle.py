@@ -96,14 +96,7 @@ def begin(
             f"{'recipe' if judged.is_by_recipe else 'verifier'}, or it has one of its own; begin a whole audit",
             field="renewal",
         )
-    if run.split != Split.TRAIN:
-        raise Refused(
-            f"{run} asked {run.get_split_display()} tasks; only train tasks may be looked at here", field="run"
-        )
-    if run.state != State.SUCCEEDED:
-        raise Refused(f"{run} is {run.state}; it can be audited once it has succeeded", field="run")
-    if run.verifier_digest != verifiers.digest(run.task_set.environment_version.verifier):
-        raise Refused(f"{run} was judged by a verifier that has changed since; evaluate again", field="run")
+    _check_run(run)
     rescore = _scored(run, judged) if judged.is_by_recipe else None
     if not least <= size <= MOST:
         raise Refused(f"{size} is not from {least} to {MOST}", field="size")
@@ -134,6 +127,18 @@ def begin(
             project=run.project, action="evals.reward_audit", subject=audit, eval=run.pk, outputs=len(chosen), **about
         )
     return audit, True
+
+
+def _check_run(run: EvalRun) -> None:
+    """Raise Refused for an eval whose outputs may not be looked at, or say nothing of the verifier as it is now."""
+    if run.split != Split.TRAIN:
+        raise Refused(
+            f"{run} asked {run.get_split_display()} tasks; only train tasks may be looked at here", field="run"
+        )
+    if run.state != State.SUCCEEDED:
+        raise Refused(f"{run} is {run.state}; it can be audited once it has succeeded", field="run")
+    if run.verifier_digest != verifiers.digest(run.task_set.environment_version.verifier):
+        raise Refused(f"{run} was judged by a verifier that has changed since; evaluate again", field="run")
 
 
 def _scored(run: EvalRun, judged: Judged) -> Rescore:
