@@ -1,5 +1,5 @@
 """The table of the talk, for the reference policy: `python -m tests.tictactoe.table [--seeds N ...] [--home DIR]
-[--json]`.
+[--algorithm cispo] [--json]`.
 
 Everything goes the way that a trainer goes: games of a teacher behind an endpoint are collected by the eval runner on
 train tasks, so many that 200 are left when they are filtered (not lost, in form throughout), written as a dataset, and
@@ -8,7 +8,8 @@ whole games and on games that begin where the next move matters. Then all three 
 opponent, and the held-out curve of the run, of other whole games against the optimal opponent, is told beside. The
 table replaces the one in docs/design/data-generation.md. With `--home` what was built before is taken up again; with
 `--json` each seed's line is the result, as `{arm: {opponent: shares, "format", "invalid"}, "seconds", "curve"}`, where
-`seconds` are all those of this seed, the base's too.
+`seconds` are all those of this seed, the base's too. With `--algorithm ppo` PPO is in the place of CISPO, and the page
+stays as it is.
 """
 
 import argparse
@@ -70,6 +71,18 @@ REINFORCED = {
 """Scaled by group, attempts that all lost are told apart by a slip in form as loudly as draws from losses. With the
 curriculum instead of dynamic sampling four of five tasks rested by step 150, and draws fell from 80 to 73%: what rests
 is forgotten meanwhile. At a rate of 1e-3 the entropy fell to 0.08 in 75 steps."""
+REINFORCED_BY: dict[str, dict[str, Any]] = {
+    "cispo": REINFORCED,
+    "ppo": {
+        "steps": 100,
+        "batch_size": 128,
+        "micro_batch_size": 32,
+        "learning_rate": 3e-4,
+        "max_completion_length": 24,
+        "entropy_coef": 0.005,
+        "normalize_advantages": True,
+    },
+}
 ARMS = {"base": "base", "sft": "after SFT", "rl": "after RL"}
 PARTS = ("win", "draw", "loss", "format", "invalid")
 
@@ -118,7 +131,7 @@ def table(arms: dict[str, dict[str, dict[str, list[float]]]], about: Sequence[st
     return "\n\n".join([*parts, "\n".join(f"- {text}" for text in about)])
 
 
-def train(base: Path, seeds: Sequence[int]) -> dict[str, Any]:
+def train(base: Path, seeds: Sequence[int], algorithm: str) -> dict[str, Any]:
     """The weights of the base after SFT on what is left of the teacher's games, and those after reinforcement, and what
     is to be told of the way: `{"about": lines, "seconds": of what all seeds have in common, "seeds": {seed: {"sft":
     path, "rl": path, "seconds", "curve": [[minute, draws, games]]}}}`, minutes from its beginning. In a Flywheel."""
@@ -228,13 +241,14 @@ def train(base: Path, seeds: Sequence[int]) -> dict[str, Any]:
     ]
     practice = freeze(environment=place, name="practice", actor=Actor(trainer), tasks=[*whole, *others])
     say(f"{practice}: {len(whole) + len(others)} tasks")
+    reinforced_by = REINFORCED_BY[algorithm]
     about = [
         f"{kept} of {len(learnt)} games of the teacher were kept ({CHOICE['parts']}), {dataset.rows} moves; dataset "
         f"`{dataset.digest[:12]}`, SFT of all weights in {STEPS} steps",
         f"seeds: base {game.SEED}, tasks from {SEED_OF_TASKS}, teacher {SEED_OF_TEACHER}, games {SEED_OF_GAMES}",
-        f"from there on CISPO of all weights, {REINFORCED['steps']} steps of {REINFORCED['batch_size']} episodes at a "
-        f"rate of {REINFORCED['learning_rate']:g}, on {len(whole) + len(others)} games, most of them begun where the "
-        "next move matters",
+        f"from there on {algorithm.upper()} of all weights, {reinforced_by['steps']} steps of "
+        f"{reinforced_by['batch_size']} episodes at a rate of {reinforced_by['learning_rate']:g}, on "
+        f"{len(whole) + len(others)} games, most of them begun where the next move matters",
     ]
     found: dict[str, Any] = {"about": about, "seconds": time.monotonic() - began, "seeds": {}}
     for seed in seeds:
@@ -243,7 +257,7 @@ def train(base: Path, seeds: Sequence[int]) -> dict[str, Any]:
         assert tuned.produced is not None
         assert tuned.produced.weights is not None
         say(f"{tuned.produced} is after SFT")
-        reinforced = learnt_by("cispo", tuned.produced, practice, REINFORCED, seed)
+        reinforced = learnt_by(algorithm, tuned.produced, practice, reinforced_by, seed)
         assert reinforced.produced is not None
         assert reinforced.produced.weights is not None
         seconds = time.monotonic() - began
@@ -270,6 +284,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tictactoe.table", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[SEED_OF_TRAINING])
     parser.add_argument("--home", type=Path, default=None)
+    parser.add_argument("--algorithm", choices=REINFORCED_BY, default="cispo")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     home = given.home or Path(tempfile.mkdtemp(prefix="games-"))
@@ -281,7 +296,7 @@ def main() -> None:
         took.write_text(str(time.monotonic() - began))
     if not result.exists():
         with flywheel_in(home / "flywheel"):
-            made = train(base, given.seeds)
+            made = train(base, given.seeds, given.algorithm)
             result.write_text(json.dumps(made))
     found = json.loads(result.read_text())
     before = float(took.read_text())
@@ -299,9 +314,10 @@ def main() -> None:
             print(json.dumps({**shares, "seconds": round(seconds, 1), "seed": int(seed), "curve": curve}), flush=True)
     text = table({name: arm["greedy"] for name, arm in arms.items()}, [*found["about"], *lines])
     print(text, file=sys.stderr)
-    page = PAGE.read_text()
-    start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
-    PAGE.write_text(f"{page[:start]}\n{text}\n{page[end:]}")
+    if given.algorithm == "cispo":
+        page = PAGE.read_text()
+        start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+        PAGE.write_text(f"{page[:start]}\n{text}\n{page[end:]}")
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     processor = sum(each.ru_utime + each.ru_stime for each in used)
     say(f"{processor:.0f} s of processor time, of it {time.monotonic() - began:.0f} s for all games of the table")

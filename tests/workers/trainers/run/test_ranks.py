@@ -32,7 +32,7 @@ def shared_by_deepspeed(given: tuple[int, int, float]) -> None:
 
     from workers.trainers.weights import sharded_weights
 
-    def begin(_: Any) -> None:
+    def begin(config: Any) -> None:
         state = PartialState()
         state.backend, state.num_processes = "gloo", 2
         state.process_index = state.local_process_index = given[0]
@@ -40,7 +40,7 @@ def shared_by_deepspeed(given: tuple[int, int, float]) -> None:
     shared(given)
     os.environ["DS_ACCELERATOR"] = "cpu"
     fields = {**sharded_weights.FIELDS["deepspeed"], "use_cpu": False}
-    sharded_weights.fields, sharded_weights.begin = lambda _: fields, begin
+    sharded_weights.fields, sharded_weights.begin = lambda settings: fields, begin
 
 
 def fails_in_the_second(given: tuple[int, int, float]) -> None:
