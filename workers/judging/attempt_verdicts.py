@@ -107,7 +107,7 @@ def _with_end(rollout: Rollout, verdict: Verdict) -> Verdict:
 
 
 def verdict(env: Environment, attempt: Attempt, known: Verdict | None = None) -> Verdict:
-    """Of the whole verifier; with what it said known, of the recipe upon it."""
+    """Return the whole verifier's; with what it said known, of the recipe upon it."""
     task, messages = attempt
     trace = Trace.from_messages("", messages)
     if known is None:

@@ -19,7 +19,7 @@ from flywheel.edge.schemas import Body, Schema
 router = Router(tags=["agents"])
 
 
-class MergeIn(Body):
+class MergedWeightsIn(Body):
     dtype: Literal["base", "float32"] = "base"
     """Type of the saved weights: the base's own, or 32 bits, in which no change of the adapter is rounded away."""
 
@@ -60,7 +60,7 @@ def list_version_downloads(request: HttpRequest, name: str, number: int) -> list
     response={200: DownloadOut, 201: DownloadOut},
     auth=Key(Scope.BUILD),
 )
-def merge_version(request: HttpRequest, name: str, number: int, body: MergeIn) -> Status[Part]:
+def merge_version(request: HttpRequest, name: str, number: int, body: MergedWeightsIn) -> Status[Part]:
     """Merge a version's LoRA adapter into its base, in 32 bits: a whole model to download. A worker does it: follow its
     `state` in the list of downloads. An adapter from QLoRA is merged into the unquantized base, as in evals. A repeated
     call returns the same with 200, and tries again if the last try failed."""

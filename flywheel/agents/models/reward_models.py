@@ -44,7 +44,7 @@ class RewardModel(models.Model):
 
     @property
     def kinds(self) -> list[dict[str, Any]]:
-        """What its canaries say of each kind of answer that nobody wants, with the median as a score."""
+        """Return what its canaries say of each kind of answer that nobody wants, with the median as a score."""
         reference = self.canaries["reference"]
         return [
             {

@@ -164,8 +164,9 @@ class Attempts:
         return len(totals) < 2 or max(totals) - min(totals) <= ALIKE
 
     def _as_many_as_fill(self, dull: int) -> int:
-        """How many groups to try in the place of the dull ones: so many that, of groups like this step's, as many teach
-        something as are wanted. A few large batches are sampled sooner than many small ones. At most a step's."""
+        """Return how many groups to try in the place of the dull ones: so many that, of groups like this step's, as
+        many teach something as are wanted, and at most a step's. A few large batches are sampled sooner than many
+        small ones."""
         size = len(self.groups)
         return min(size, math.ceil(dull / max(1 - dull / size, 1 / size)))
 

@@ -86,7 +86,7 @@ class Draft:
 
     @property
     def reward_models(self) -> list[str]:
-        """What its parts that ask a reward model name it; empty texts where nothing is chosen yet."""
+        """Return what its parts that ask a reward model name it; empty texts where nothing is chosen yet."""
         return [
             line.values.get(key, "")
             for line in self.lines

@@ -40,7 +40,7 @@ def shared_by_deepspeed(given: tuple[int, int, float]) -> None:
     shared(given)
     os.environ["DS_ACCELERATOR"] = "cpu"
     fields = {**sharded_weights.FIELDS["deepspeed"], "use_cpu": False}
-    sharded_weights.fields, sharded_weights.begin = lambda settings: fields, begin
+    sharded_weights.fields, sharded_weights.begin = lambda settings: fields, begin  # noqa: ARG005 - as it is named
 
 
 def fails_in_the_second(given: tuple[int, int, float]) -> None:
