@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -14,7 +14,7 @@ from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import version_of
-from flywheel.training.api.runs import ChoicesIn
+from flywheel.training.api.references import ChoicesIn, by_algorithm
 from flywheel.training.models import Pipeline, PipelineStage
 from flywheel.training.pipelines import pipeline_control
 from flywheel.training.pipelines.pipeline_control import MOST_STAGES
@@ -38,12 +38,18 @@ class PipelineStageIn(ChoicesIn):
     """What the stage before must reach for this one to begin; the first stage has none."""
 
 
+if TYPE_CHECKING:
+    TypedStageIn = PipelineStageIn
+else:
+    TypedStageIn = by_algorithm(PipelineStageIn, "Stage")
+
+
 class PipelineIn(Body):
     key: uuid.UUID | None = None
     """Your own UUID. Repeating a key returns the same pipeline."""
     base: RefIn
     """`agent@number` that the first stage trains; each further stage trains the version that the stage before made."""
-    stages: list[PipelineStageIn] = Field(max_length=MOST_STAGES)
+    stages: list[TypedStageIn] = Field(max_length=MOST_STAGES)
     """2 to 6 stages, in order."""
 
 

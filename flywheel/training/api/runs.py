@@ -2,23 +2,20 @@
 
 import uuid
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import Any, Literal
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Status
-from pydantic import WithJsonSchema, create_model
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.models import Version
-from flywheel.core import recipes
 from flywheel.edge.answers import ListQuery, Ref, TraceId, cut_page, page_of, paginate
 from flywheel.edge.numbers import INTEGER
 from flywheel.edge.refusals import Missing, one
-from flywheel.edge.schemas import Body, RefIn, Schema
-from flywheel.evals.api.references import task_set_of, version_of
-from flywheel.training.api.references import dataset_by_ref, eval_of, recipe_of
+from flywheel.edge.schemas import Body, Schema
+from flywheel.evals.api.references import version_of
+from flywheel.training.api.references import LaunchIn, RunIn, TypedSweepIn
 from flywheel.training.launch import reward_lock, run_budgets, run_sweeps
 from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
@@ -61,98 +58,6 @@ class AttemptsQuery(ListQuery):
     """First step."""
     last: int | None = Field(None, ge=0, le=INTEGER)
     """Last step."""
-
-
-class ChoicesIn(Body):
-    """Choices for a run, but for its base."""
-
-    task_set: RefIn
-    """`name@version` whose held-out tasks measure the result."""
-    algorithm: str
-    """`sft`, `dpo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `rloo`, `kto`, `awr`, `importance_sampling`,
-    `ppo`, `distillation` or `reward_model`."""
-    dataset: RefIn = ""
-    """`name@version`; if empty, it is built."""
-    rollouts: int | None = None
-    """Id of a finished eval on the set's train split, whose attempts are used to build the dataset."""
-    settings: dict[str, Any] = {}
-    """Settings of the algorithm; its defaults if omitted."""
-    tuning: dict[str, Any] = {}
-    """`{"mode": "full"}` for all weights, or `{"mode": "lora", "rank": 8, "alpha": 16}`; `qlora`, of the same rank, has
-    the base in 4 bits. If omitted: all weights of a model of up to 50 million parameters, LoRA for larger ones."""
-    seed: int = 1
-    """Seed of the run."""
-    budget: dict[str, float] = {}
-    """Limits: `minutes` of training steps and evaluations, `device_hours` (these of each process), `usd` (paid to LLM
-    judges and simulators, and device-hours at the project's price) and `tokens` processed. A run that reaches one
-    saves, stops and can be resumed with a greater budget. Empty for none."""
-    teacher: RefIn = ""
-    """`agent@number` whose probabilities `distillation` learns; it needs weights here and the tokenizer of `base`."""
-    reward: RefIn = ""
-    """`name@version` of the reward recipe that a reinforced run learns from; if empty, each task's own verifier."""
-    replay: RefIn = ""
-    """`name@version` of demonstrations to imitate beside the attempts, for algorithms that practise tasks: see
-    `replay_rows` and `replay_weight`."""
-    environment_weights: dict[str, list[float]] = {}
-    """For a mix of environments: the weight of each at the first step and at the last, `{"mail": [1, 0.2], "tables":
-    [0, 1]}`, in a line between them. Empty: the rows of the mix take turns."""
-    override_reason: str = ""
-    """Why you chose another fix than the recommended one; required in that case."""
-    leave_out: list[int] = []
-    """Numbers of train tasks to leave out of a dataset that is built."""
-
-    def request(self, request: HttpRequest, base: Version, key: uuid.UUID) -> verbs.LaunchRequest:
-        """The launch that they are for, with what they name. Raises Refused."""
-        return verbs.LaunchRequest(
-            key=key,
-            base=base,
-            algorithm=self.algorithm,
-            task_set=task_set_of(request, self.task_set),
-            dataset=dataset_by_ref(request, self.dataset),
-            replay=dataset_by_ref(request, self.replay, "replay"),
-            environment_weights=self.environment_weights,
-            rollouts=eval_of(request, self.rollouts),
-            settings=self.settings,
-            tuning=self.tuning,
-            seed=self.seed,
-            budget=self.budget,
-            leave_out=self.leave_out,
-            teacher=version_of(request, self.teacher, "teacher") if self.teacher else None,
-            reward=recipe_of(request, self.reward),
-            override_reason=self.override_reason,
-        )
-
-
-class RunIn(ChoicesIn):
-    key: uuid.UUID | None = None
-    """Your own UUID. Repeating a key returns the same run."""
-    base: RefIn
-    """`agent@number` to train; it must have weights here."""
-
-
-def _of(algorithm: str) -> type[RunIn]:
-    """The request of one algorithm, described with its settings; `run_control` checks them, and says more."""
-    described = Annotated[dict[str, Any], WithJsonSchema(recipes.schema(algorithm))]
-    about = RunIn.model_fields["settings"].description
-    fields: dict[str, Any] = {
-        "algorithm": (Literal[algorithm], Field(description=recipes.ALGORITHMS[algorithm].description)),
-        "settings": (described, Field(default_factory=dict, description=about)),
-    }
-    return create_model(f"Launch_{algorithm}", __base__=RunIn, __doc__=None, **fields)
-
-
-if TYPE_CHECKING:
-    LaunchIn = RunIn
-else:
-    LaunchIn = Annotated[Union[tuple(map(_of, recipes.ALGORITHMS))], Field(discriminator="algorithm")]  # noqa: UP007
-
-
-class SweepIn(RunIn):
-    key: uuid.UUID | None = None
-    """Your own UUID of the sweep. Repeating a key returns the same runs."""
-    grid: dict[str, list[Any]]
-    """Values by setting, at most 16 combinations: `{"learning_rate": [0.0001, 0.0003], "seed": [1, 2]}`. Names are
-    settings of the algorithm, `trl.` and `lora.` fields, `seed`, and the adapter's `rank` and `alpha`."""
 
 
 class ResumeRunIn(Body):
@@ -382,7 +287,7 @@ def _request(request: HttpRequest, asked: RunIn) -> verbs.LaunchRequest:
 
 
 @router.post("/training-runs/forecast", response=ForecastedOut, auth=Key(Scope.TRAIN))
-def forecast_run(request: HttpRequest, asked: RunIn) -> dict[str, Any]:
+def forecast_run(request: HttpRequest, asked: LaunchIn) -> dict[str, Any]:
     """Forecast the memory and time of a run without launching it. Nothing is built or stored."""
     return run_forecasts.before(_request(request, asked))
 
@@ -399,13 +304,11 @@ def get_run_forecast(request: HttpRequest, run_id: int) -> dict[str, Any]:
         "peak_ratio": found["peak_ratio"],
         "step_seconds": step.total_seconds() if step else None,
         **{name: found[name] for name in ("step_ratio", "device_hours", "usd")},
-        "device_hours": found["device_hours"],
-        "usd": found["usd"],
     }
 
 
 @router.post("/training-sweeps", response={200: SweepOut, 201: SweepOut}, auth=Key(Scope.TRAIN))
-def launch_training_sweep(request: HttpRequest, asked: SweepIn) -> Status[dict[str, Any]]:
+def launch_training_sweep(request: HttpRequest, asked: TypedSweepIn) -> Status[dict[str, Any]]:
     """Launch a run for each combination of a grid's values. All are checked before any is launched: 422 names the
     setting, the value and the combination. Compare them with `GET /training-runs/compare`. Repeating a key returns the
     existing runs with 200."""

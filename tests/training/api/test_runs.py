@@ -11,6 +11,7 @@ from flywheel.accounts.models import AuditEntry
 from flywheel.core import recipes
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
+from flywheel.server.api import api
 from flywheel.training.models import TrainingRun
 from tests.training.conftest import Room, right
 
@@ -129,18 +130,31 @@ def test_other_projects_and_weaker_keys_get_nothing(room: Room, client: Client, 
     assert client.get("/api/v1/training-runs").status_code == 401
 
 
-def test_the_description_has_a_request_for_each_algorithm(room: Room, call: Callable[..., Any]) -> None:
-    """Its discriminator leads from the algorithm to its own settings; what is checked is told in our words all the
-    same."""
-    described = call("get", "openapi.json")
-    asked = described["paths"]["/api/v1/training-runs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+@pytest.mark.parametrize(
+    ("path", "inside"),
+    [
+        ("training-runs", ()),
+        ("training-runs/forecast", ()),
+        ("training-sweeps", ()),
+        ("training-pipelines", ("stages",)),
+    ],
+)
+def test_the_description_has_a_request_for_each_algorithm(path: str, inside: tuple[str, ...]) -> None:
+    """Its discriminator leads from the algorithm to its own settings."""
+    described = api.get_openapi_schema()
+    schemas = described["components"]["schemas"]
+    asked = described["paths"][f"/api/v1/{path}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    for name in inside:
+        asked = schemas[asked["$ref"].rpartition("/")[2]]["properties"][name]["items"]
     assert asked["discriminator"]["propertyName"] == "algorithm"
     assert asked["discriminator"]["mapping"].keys() == recipes.ALGORITHMS.keys()
-    schemas = described["components"]["schemas"]
     for algorithm, ref in asked["discriminator"]["mapping"].items():
         properties = schemas[ref.rpartition("/")[2]]["properties"]
         assert properties["algorithm"]["const"] == algorithm
         assert properties["settings"]["properties"].keys() == recipes.defaults(algorithm).keys()
+
+
+def test_an_unknown_algorithm_and_a_foreign_setting_are_named(room: Room, call: Callable[..., Any]) -> None:
     (wrong,) = call("post", "training-runs", body(room, algorithm="magic"), 422)["detail"]
     assert "'sft', 'dpo'" in wrong["msg"]
     foreign = call("post", "training-runs", body(room, settings={"beta": 0.1}), 422)
