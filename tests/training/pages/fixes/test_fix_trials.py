@@ -4,12 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.test import Client
 
 from flywheel.accounts.models import User
-from flywheel.agents.models import Version
+from flywheel.agents.models import Artifact, Version
 from flywheel.agents.version_content import MAX_TOOLS
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
@@ -105,6 +106,7 @@ def test_the_drafts_are_started_and_the_page_tells_how_they_do(desk: Desk, sign_
     assert "so that all of them hold together at 95%" in page
     assert "+50.0" in page
     assert "24 held-out tasks, measured 0 times before" in page
+    assert "train on from" not in " ".join(page.split()), "nothing here can train a hosted model"
     assert "Measure the best" not in page_of(sign_in(desk.cast.builder).get(answer["Location"]))
     assert client.get(f"{answer['Location']}live/").headers["HX-Refresh"] == "true"
     client.post(f"{answer['Location']}measure/")
@@ -207,6 +209,20 @@ def test_where_no_draft_gains_the_page_says_what_is_next(desk: Desk, sign_in: Si
     assert "No draft solves more of the training tasks than assistant@1" in page
     client.post(f"/p/acme/training/fixes/{trial.pk}/measure/")
     assert "Not measured: no draft solves more" in page_of(client.get(f"/p/acme/training/fixes/{trial.pk}/"))
+
+
+def test_the_best_draft_leads_on_to_training_where_it_has_weights(desk: Desk, sign_in: SignIn) -> None:
+    weights = Artifact.objects.create(digest="a" * 64, manifest={}, kind="model", size=2_800_000)
+    desk.parent = desk.build.version(desk.parent.agent, weights=weights)
+    trial = desk.start(draft("names", BETTER))
+    desk.carry_out()
+    best = trial.drafts.get().version
+    address = f"/p/acme/training/fixes/{trial.pk}/"
+    way = f"/p/acme/training/launch/?base={quote(str(best))}&amp;task_set={quote(str(desk.task_set))}"
+    assert way not in page_of(sign_in(desk.cast.builder).get(address)), "only a trainer can launch"
+    client = sign_in(desk.cast.trainer)
+    assert way in page_of(client.get(address))
+    assert client.get(way.replace("&amp;", "&")).context["form"].base == best
 
 
 def test_the_ladders_page_says_what_was_tried_and_links_to_trying(desk: Desk, sign_in: SignIn) -> None:
