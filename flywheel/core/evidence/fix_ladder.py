@@ -157,6 +157,8 @@ class Evidence:
     """The versions that they are of, such as `mail@1 and mail@2`."""
     is_hosted: bool = False
     """Whether it is asked on somebody's server: nothing here can train it."""
+    scored: int = 0
+    """Scored attempts at the train tasks that are there already."""
     lighter: Mapping[Fix, TriedFix] = field(default_factory=dict)
     """Fixes without training that were tried on this version, by step of the ladder."""
 
@@ -206,7 +208,7 @@ def _prompt(evidence: Evidence) -> Recommendation:
     elif able is None:
         blocked = _needs_baseline("pass@k says whether the model is able at all")
     elif able < ABLE:
-        blocked = f"The model is not able yet: pass@{evidence.k} is {percent(able)}and needs to reach {percent(ABLE)}."
+        blocked = f"The model is not able yet: pass@{evidence.k} is {percent(able)} and needs to reach {percent(ABLE)}."
     else:
         blocked = ""
         why.append("The model can and its output does not hold: constrain the output or say the format more clearly.")
@@ -279,6 +281,7 @@ def _dpo(evidence: Evidence) -> Recommendation:
 
 def _rlvr(evidence: Evidence) -> Recommendation:
     why, blocked = _head_room(evidence)
+    why = [*why, *_offline(evidence)]
     if evidence.turns > 1:
         blocked = f"Its tasks take up to {evidence.turns} turns: environment RL plays them to their end."
     return _result(evidence, "rlvr", why, _numbers(None, evidence, "pass_at_1", "pass_at_k"), blocked)
@@ -286,6 +289,7 @@ def _rlvr(evidence: Evidence) -> Recommendation:
 
 def _environment_rl(evidence: Evidence) -> Recommendation:
     why, blocked = _head_room(evidence)
+    why = [*why, *_offline(evidence)]
     if evidence.turns == 1:
         blocked = "Its tasks take one turn: RLVR plays those."
     return _result(evidence, "environment_rl", why, _numbers(None, evidence, "pass_at_1", "pass_at_k"), blocked)
@@ -317,6 +321,15 @@ def _head_room(evidence: Evidence) -> tuple[list[str], str]:
     if able - rate < GAIN:
         return why, f"pass@{evidence.k} is only {_points(able - rate)} above pass@1; {_points(GAIN)} are needed."
     return [*why, f"{_points(able - rate)} of head-room: what works sometimes can be made to work."], ""
+
+
+def _offline(evidence: Evidence) -> list[str]:
+    """Say what can be learnt from without sampling, as a sentence; empty where nothing can."""
+    if not evidence.scored:
+        return []
+    count = "1 scored attempt" if evidence.scored == 1 else f"{evidence.scored:,} scored attempts"
+    there = "exists" if evidence.scored == 1 else "exist"
+    return [f"{count} at the training tasks {there}: AWR can learn offline, without sampling more."]
 
 
 def _result(evidence: Evidence, fix: Fix, why: list[str], numbers: dict[str, Any], blocked: str) -> Recommendation:

@@ -15,7 +15,7 @@ from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.core.evidence.statistics.eval_metrics import pass_at_k
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
-from flywheel.evals.models import EvalRun
+from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.failures.buckets.bucket_definitions import family
 from flywheel.failures.models import Decision, Failure
@@ -72,6 +72,7 @@ def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -
         pairs=corrected,
         turns=turns_of(task_set),
         tried=_tried(version, task_set),
+        scored=_scored(task_set),
         lighter=tried_fixes(version, task_set),
     )
 
@@ -126,6 +127,12 @@ def _readable(metrics: dict[str, Any]) -> Estimate | None:
     """Return how many outputs the agent's program can read: whichever of parsing and form is broken more often."""
     measured = [found for name in ("valid_output", "right_form") if (found := _estimate(metrics.get(name)))]
     return min(measured, key=lambda found: found.mean or 0.0, default=None)
+
+
+def _scored(task_set: TaskSet) -> int:
+    """Count the scored attempts at the set's train tasks in evals that ended well, which AWR can learn from."""
+    runs = EvalRun.objects.filter(task_set=task_set, split=Split.TRAIN, state=State.SUCCEEDED)
+    return Result.objects.filter(run__in=runs, score__isnull=False).count()
 
 
 def _tried(version: Version, task_set: TaskSet) -> dict[str, str]:

@@ -14,7 +14,7 @@ from django_htmx.http import HttpResponseClientRedirect
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.core.recipes import ALGORITHMS
+from flywheel.core.recipes import ALGORITHMS, offered
 from flywheel.edge.htmx import answer, wants_fragment
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key, number
@@ -174,7 +174,8 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "rollout_runs": _rollout_runs(task_set, rollouts),
         "can_show": set_power(task_set, base.pk) if form.known.makes_policy else None,
         "validation": _validation(form, task_set),
-        **_forecast(form, base, task_set, baseline, data),
+        **(forecast := _forecast(form, base, task_set, baseline, data)),
+        **_reinforced(form, base, forecast["duration"]),
         "teachers": _teachers(base, chosen.get("teacher"), form.stage) if form.known.has_teacher else [],
         "recipes": _offered(RewardRecipe.objects.filter(project=request.project), form["reward"].data or "")
         if form.known.is_reinforced
@@ -217,6 +218,17 @@ def _forecast(
             form.cleaned_data.get("reward"),
         ),
     }
+
+
+def _reinforced(
+    form: launch_form.LaunchForm, base: Version, duration: launch_estimate.Duration | None
+) -> dict[str, Any]:
+    """The time that the ladder's reinforcement would take with its usual settings, as far as earlier runs tell."""
+    algorithm = offered(fix="rlvr")
+    if form.known != algorithm:
+        usual = run_control.default_settings(algorithm.name, base, run_control.usual_mode(base))
+        duration = launch_estimate.expected_duration(base, usual, algorithm.name)
+    return {"rl_algorithm": algorithm, "rl_time": duration}
 
 
 def _fitting(memory: memory_estimate.Memory | None) -> str:

@@ -75,6 +75,14 @@ def test_head_room_on_tasks_of_several_turns_asks_for_whole_episodes() -> None:
     assert not single["rlvr"].blocked_by
 
 
+def test_attempts_that_are_there_are_offered_to_learn_from_offline() -> None:
+    known: dict[str, Any] = {"buckets": {}, "pass_at_1": rate(0.4), "pass_at_k": rate(0.8), "k": 8}
+    why = {item.fix: item.why for item in recommend(Evidence(scored=1200, **known))}
+    assert "1,200 scored attempts at the training tasks exist: AWR can learn offline" in why["rlvr"]
+    assert "AWR" not in why["sft"]
+    assert not any("AWR" in item.why for item in recommend(Evidence(**known)))
+
+
 def test_pairs_ask_for_dpo_before_rlvr() -> None:
     ladder = recommend(
         Evidence(buckets={"other": 30}, pass_at_1=rate(0.5), pass_at_k=rate(0.9), k=8, pairs=80, corrected=5)

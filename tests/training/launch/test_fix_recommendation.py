@@ -67,6 +67,14 @@ def test_only_a_finished_held_out_eval_is_a_baseline(room: Room) -> None:
     assert baseline_of(room.base, room.task_set) == room.baseline
 
 
+def test_only_scored_attempts_at_train_tasks_can_be_learnt_from_offline(room: Room) -> None:
+    assert evidence_of(room.base, room.task_set, room.baseline).scored == 0
+    rollouts = room.evaluated(split="train")
+    count = rollouts.results.exclude(score=None).count()
+    assert count
+    assert evidence_of(room.base, room.task_set, room.baseline).scored == count
+
+
 def test_a_fix_that_was_tried_in_vain_is_named_until_one_run_passes(room: Room) -> None:
     judged(room, room.launch(), "invalid")
     judged(room, room.launch(settings={"steps": 12}), "not_shown")
