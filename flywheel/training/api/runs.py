@@ -183,6 +183,15 @@ class ForecastOut(Schema):
     """Whether those runs had another size or batch, so that only the arithmetic of a step is compared."""
 
 
+class ProposedOut(Schema):
+    setting: str
+    """`max_length` or `max_completion_length`."""
+    value: int
+    """Tokens."""
+    why: str
+    """What the data shows, with its numbers."""
+
+
 class ForecastedOut(Schema):
     forecast: ForecastOut | None
     """Null if the run cannot be forecast."""
@@ -192,6 +201,8 @@ class ForecastedOut(Schema):
     """Null if the machine's memory is unknown."""
     proposal: dict[str, Any] | None
     """`settings`, `mode` and `total` of a run that would fit; null if this one fits, or none does."""
+    lengths: list[ProposedOut]
+    """Lengths that the longest row and the baseline's answers speak for; the run has them only if you set them."""
 
 
 class UsageOut(Schema):

@@ -1,5 +1,6 @@
 """Before you launch: what the data is, how long it will take, how much memory it needs, what it asks of others."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +15,7 @@ from flywheel.core.envs import kinds
 from flywheel.core.envs.worlds.stand_ins import server_of
 from flywheel.core.evidence.contamination import Report
 from flywheel.core.evidence.fix_ladder import LEARNABLE
-from flywheel.core.recipes import ALGORITHMS
+from flywheel.core.recipes import ALGORITHMS, SETTINGS
 from flywheel.core.recipes.memory_forecast import ASKED_MOST
 from flywheel.core.text.number_words import percent
 from flywheel.core.verifiers import rubric
@@ -27,12 +28,17 @@ from flywheel.training.datasets import contamination_checks
 from flywheel.training.datasets.dataset_builder import draft, kept, one_sided
 from flywheel.training.datasets.dataset_files import Draft
 from flywheel.training.launch import memory_estimate, validation_split
+from flywheel.training.launch.fix_recommendation import turns_of
 from flywheel.training.models import ContaminationCheck, Dataset, Point, TrainingRun
 
 FIRST_ROWS = 3
 """Rows that the page shows of a dataset that is there."""
 EARLIER = 5
 """Earlier runs that a duration is estimated from."""
+ROUNDED_TO = 32
+"""Tokens of which a proposed length is a multiple."""
+ROOMY = 4
+"""How many times as long as nearly all answers a limit may be before a lower one is proposed: RL lengthens answers."""
 EVERY_MOST = 100
 """Evaluation and checkpoint come six times in a run, and at least after so many steps."""
 
@@ -127,6 +133,60 @@ def _guarded(found: Mapping[TaskSet, ContaminationCheck | Report], baseline: Eva
     guards = suite_definitions.present(baseline.version.agent) if baseline else ()
     checks = [(found[suite.task_set], suite) for suite in guards if suite.task_set in found]
     return next(filter(None, (contamination_checks.suite_refusal(*each) for each in checks)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A setting that the data speaks for. Nothing takes it but a person."""
+
+    setting: str
+    value: int
+    why: str
+
+
+def proposed_lengths(
+    algorithm: str,
+    settings: Mapping[str, Any],
+    task_set: TaskSet,
+    baseline: EvalRun | None,
+    memory: memory_estimate.Memory | None,
+) -> list[Proposed]:
+    """Propose the lengths that the rows and the baseline's answers need, where the settings have others.
+
+    `max_length` where the longest row of the forecast is cut. `max_completion_length` where more than one in a hundred
+    of the baseline's answers is longer; and where attempts may be `ROOMY` times as long as nearly all answers are,
+    twice that length. An attempt of several turns does not tell how long one answer is.
+    """
+    found = []
+    if memory and memory.lengths.longest > settings.get("max_length", math.inf):
+        about = "" if memory.preview else "about "
+        why = f"The longest row has {about}{memory.lengths.longest:,} tokens; {settings['max_length']:,} cut it."
+        found += _proposed("max_length", memory.lengths.longest, why)
+    limit = settings.get("max_completion_length")
+    long = _long_answer(task_set, baseline) if limit and ALGORITHMS[algorithm].makes_policy else None
+    if limit and long and long > limit:
+        why = f"More than 1% of the baseline's answers are longer than {limit:,} tokens; 99% have up to {long:,}."
+        found += _proposed("max_completion_length", long, why)
+    elif limit and long and ALGORITHMS[algorithm].practises and limit > ROOMY * long:
+        why = f"99% of the baseline's answers have up to {long:,} tokens; twice that leaves room and saves memory."
+        found += _proposed("max_completion_length", 2 * long, why)
+    return found
+
+
+def _proposed(setting: str, tokens: int, why: str) -> list[Proposed]:
+    """So many tokens, rounded up; none where the setting does not go so far."""
+    value = -(-tokens // ROUNDED_TO) * ROUNDED_TO
+    most = SETTINGS[setting].max
+    return [] if most is not None and value > most else [Proposed(setting, value, why)]
+
+
+def _long_answer(task_set: TaskSet, baseline: EvalRun | None) -> int | None:
+    """Tokens that 99% of the baseline's answers do not exceed; None where nobody counted them, or over turns."""
+    if baseline is None or turns_of(task_set) > 1:
+        return None
+    counted = baseline.results.filter(tokens_out__gt=0).order_by("tokens_out").values_list("tokens_out", flat=True)
+    number = counted.count()
+    return counted[-(-99 * number // 100) - 1] if number else None
 
 
 def success_of(run: EvalRun | None) -> dict[str, Any] | None:

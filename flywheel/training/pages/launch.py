@@ -209,6 +209,10 @@ def _forecast(
         "memory_problem": problem,
         "forecast": memory.to_json() if memory else {},
         "fitting": _fitting(memory),
+        "proposed": [
+            {"row": each, "fields": json.dumps({launch_form.PREFIX + each.setting: launch_form.write(each.value)})}
+            for each in launch_estimate.proposed_lengths(form.known.name, form.settings_now, task_set, baseline, memory)
+        ],
         "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name, operations),
         "asked": launch_estimate.expected_questions(
             form.known.name,

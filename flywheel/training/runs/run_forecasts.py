@@ -9,12 +9,14 @@ from flywheel.core import recipes
 from flywheel.edge.refusals import check_choice
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import launch_estimate, memory_estimate, run_control
+from flywheel.training.launch.fix_recommendation import baseline_of
 from flywheel.training.launch.run_control import LaunchRequest
 from flywheel.training.models import Point, TrainingRun
 
 
 def before(request: LaunchRequest) -> dict[str, Any]:
-    """Forecast a run without launching it: `{"forecast", "problem", "fits", "proposal"}`. Nothing is stored. Raises
+    """Forecast a run without launching it: `{"forecast", "problem", "fits", "proposal", "lengths"}`. Nothing is
+    stored. Raises
     Refused."""
     check_choice(request.algorithm, recipes.ALGORITHMS, field="algorithm")
     base, algorithm = request.base, recipes.ALGORITHMS[request.algorithm]
@@ -31,8 +33,10 @@ def before(request: LaunchRequest) -> dict[str, Any]:
         teacher=request.teacher,
         rows=rows,
     )
+    baseline = baseline_of(base, request.task_set)
+    lengths = launch_estimate.proposed_lengths(algorithm.name, settings, request.task_set, baseline, memory)
     if memory is None:
-        return {"forecast": None, "problem": problem, "fits": None, "proposal": None}
+        return {"forecast": None, "problem": problem, "fits": None, "proposal": None, "lengths": lengths}
     duration = launch_estimate.expected_duration(base, settings, algorithm.name, memory.forecast.operations)
     found = memory.proposal
     return {
@@ -42,6 +46,7 @@ def before(request: LaunchRequest) -> dict[str, Any]:
         "proposal": {"settings": found.settings, "mode": found.mode or tuning["mode"], "total": found.total}
         if found
         else None,
+        "lengths": lengths,
     }
 
 

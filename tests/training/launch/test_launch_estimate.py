@@ -14,7 +14,7 @@ from flywheel.edge.refusals import Refused
 from flywheel.environments.versions import environment_versions
 from flywheel.environments.versions.environment_terms import Terms
 from flywheel.training.launch import run_budgets
-from flywheel.training.launch.launch_estimate import expected_questions
+from flywheel.training.launch.launch_estimate import expected_questions, proposed_lengths
 from tests.conftest import TOOLS
 from tests.pages import page_of
 from tests.training.conftest import Room
@@ -111,3 +111,24 @@ def test_dollars_are_limited_where_prices_are_known(judged: Room) -> None:
     assert run_budgets.spent(run) == "the budget of $0.3 is spent: $0.3200"
     run.outside_calls["judges"] = {"judge": REPORT | {"cost_usd": None}}
     assert "does not say how many dollars" in run_budgets.spent(run)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "limit", "tokens", "proposed"),
+    [
+        ("grpo", 96, 150, 160),
+        ("grpo", 512, 40, 96),
+        ("grpo", 96, 40, None),
+        ("sft", 512, 40, None),
+        ("sft", 96, 150, 160),
+        ("grpo", 96, None, None),
+    ],
+)
+def test_the_length_of_answers_is_proposed_from_those_of_the_baseline(
+    room: Room, algorithm: str, limit: int, tokens: int | None, proposed: int | None
+) -> None:
+    room.baseline.results.update(tokens_out=tokens)
+    settings = {"max_completion_length": limit}
+    found = proposed_lengths(algorithm, settings, room.task_set, room.baseline, None)
+    assert [(each.setting, each.value) for each in found] == ([("max_completion_length", proposed)] if proposed else [])
+    assert all(str(tokens) in each.why for each in found)

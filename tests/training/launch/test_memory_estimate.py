@@ -83,11 +83,13 @@ def test_a_run_that_the_machine_has_no_room_for_is_told_with_what_fits(
     assert found.proposal is not None
     assert found.proposal.total < found.machine["memory"]
     assert not memory_of(weighty, run, batch_size=256, **found.proposal.settings).is_too_large
-    fields = {"task_set": str(weighty.task_set), "algorithm": "sft", "set.batch_size": "256"}
+    fields = {"task_set": str(weighty.task_set), "algorithm": "sft", "set.batch_size": "256", "set.max_length": "8"}
     page = sign_in(weighty.cast.trainer).get(reverse("training:launch", args=["acme"]), fields)
     text = page_of(page)
     assert "Too large for the machine." in text
     assert "set.micro_batch_size" in json.loads(page.context["fitting"])
+    assert 'id="use-max_length"' in text, "a length is proposed, too, and taken only by a click"
+    assert page.context["form"].settings_now["max_length"] == 8
 
 
 def test_time_of_another_size_is_estimated_by_arithmetic_and_called_rough(weighty: Room) -> None:

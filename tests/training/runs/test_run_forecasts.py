@@ -1,6 +1,7 @@
 """What a run took beside its forecast, on its page and for programs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -44,7 +45,7 @@ def test_programs_forecast_without_launching(weighty: Room, client: Client, key:
     asked = {"base": str(weighty.base), "task_set": str(weighty.task_set), "algorithm": "sft"}
     address = "/api/v1/training-runs"
 
-    def forecast(**more: object) -> dict[str, object]:
+    def forecast(**more: object) -> dict[str, Any]:
         answer = client.post(f"{address}/forecast", {**asked, **more}, "application/json", headers=headers)
         assert answer.status_code == 200, answer.content
         return dict(answer.json())
@@ -55,6 +56,10 @@ def test_programs_forecast_without_launching(weighty: Room, client: Client, key:
     assert not Dataset.objects.exists()
     run = weighty.launch()
     TrainingRun.objects.update(machine={"kind": "cpu", "name": "CPU", "memory": 700 * 2**20})
+    assert found["lengths"] == []
+    (length,) = forecast(settings={"max_length": 8})["lengths"]
+    assert (length["setting"], length["value"] % 32) == ("max_length", 0)
+    assert length["why"].endswith("tokens; 8 cut it.")
     found = forecast(settings={"batch_size": 256})
     assert found["fits"] is False
     assert found["proposal"]
