@@ -27,8 +27,7 @@ def refuse_cluster(
         raise Refused("no Ray cluster is set; the operator names it by FLYWHEEL_RAY_ADDRESS", field="settings.device")
     if settings.get("rollouts") == recipes.VLLM:
         raise Refused(
-            "attempts on a Ray cluster are not sampled by vLLM, since its key would stand in the job; use rollouts "
-            "trainer",
+            "vLLM cannot sample attempts on a Ray cluster: its key would be readable in the job; use rollouts trainer",
             field="settings.device",
         )
     if expected_questions(algorithm, settings, task_sets, None, recipe):

@@ -162,7 +162,7 @@ def _check_may_launch(pipeline: Pipeline) -> None:
     known = pipeline.led_by.project(pipeline.project.slug)
     if known is None or Permission.TRAIN not in known[1]:
         raise Refused(
-            f"{pipeline.led_by} may not train in this project any more; somebody who may resumes it in their own name",
+            f"{pipeline.led_by} can no longer train in this project; somebody who can may resume it in their own name",
             field="created_by",
         )
 

@@ -127,7 +127,7 @@ def test_a_stage_begins_in_the_name_of_somebody_who_still_may_launch(line: Line)
     pipeline_steps.sweep()
     pipeline.refresh_from_db()
     assert (pipeline.state, TrainingRun.objects.count()) == (Pipeline.State.STOPPED, 1)
-    assert "trainer may not train in this project any more" in pipeline.problem
+    assert "trainer can no longer train in this project" in pipeline.problem
     Membership.objects.create(user=cast.builder, project=cast.project, role=Role.TRAINER)
     pipeline_control.resume(pipeline, Actor(cast.builder))
     pipeline.refresh_from_db()
