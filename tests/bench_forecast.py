@@ -1,9 +1,12 @@
-"""The forecast of memory beside real runs: `python -m tests.bench_forecast [--only "135M sft"] [--steps 2]`.
+"""The forecast of memory and time beside real runs: `python -m tests.bench_forecast [--only "135M sft"] [--steps 2]`.
 
 Each case is a real run of a few steps without held-out tasks, by the trainer's own command, on the reference policy and
 on a model of random weights in the shape of SmolLM2-135M. Its forecast is made beforehand, of the model's files, the
 settings and the rows' lengths in tokens. Beside the whole process stands what is left without the libraries, which is
 the same in every run and flatters the ratio of small models. The peaks are the process's on a CPU.
+
+The seconds of a step are forecast as the product forecasts those of another batch: by its arithmetic, at the speed of a
+run before, here the first of the same model, algorithm and tuning. So the first has no such forecast.
 """
 
 import argparse
@@ -71,19 +74,36 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose model and algorithm begin so, such as '135M sft'")
     parser.add_argument("--steps", type=int, default=2)
     options = parser.parse_args()
+    found = rows(options.only, options.steps)
+    for name in ("ratio", "seconds_ratio"):
+        known = [row[name] for row in found if row[name] is not None]
+        within = sum(abs(ratio - 1) <= WANTED for ratio in known)
+        what = "peaks" if name == "ratio" else "times of a step"
+        sys.stdout.write(f"{within} of {len(known)} {what} within {WANTED:.0%}\n")
+
+
+def rows(only: str, steps: int) -> list[dict[str, Any]]:
+    """Measure the cases whose model and algorithm begin so, and write a line for each."""
     with tempfile.TemporaryDirectory(prefix="flywheel-forecast-") as scratch:
-        chosen = [case for case in CASES if f"{case.model} {case.algorithm}".startswith(options.only)]
+        chosen = [case for case in CASES if f"{case.model} {case.algorithm}".startswith(only)]
         chosen = [case for case in chosen if not recipes.lacking(case.tuning["mode"])]
         bases = {"reference": REFERENCE}
         if any(case.model == "135M" for case in chosen):
             bases["135M"] = large(Path(scratch) / "base")
-        rows = []
+        found: list[dict[str, Any]] = []
         for number, case in enumerate(chosen):
-            rows.append(measure(case, bases[case.model], Path(scratch) / f"run-{number}", options.steps))
-            sys.stdout.write(line(rows[-1]) + "\n")
+            row = measure(case, bases[case.model], Path(scratch) / f"run-{number}", steps)
+            first = next((each for each in found if each["kind"] == row["kind"]), None)
+            found.append(row | {"seconds_ratio": expected_seconds(row, first) / row["seconds"] if first else None})
+            sys.stdout.write(line(found[-1]) + "\n")
             sys.stdout.flush()
-    within = sum(abs(row["ratio"] - 1) <= WANTED for row in rows)
-    sys.stdout.write(f"{within} of {len(rows)} within {WANTED:.0%}\n")
+    return found
+
+
+def expected_seconds(row: dict[str, Any], earlier: dict[str, Any]) -> float:
+    """Seconds of a step of the row's run, by its arithmetic at the speed of the earlier one."""
+    speed = earlier["forecast"]["operations"] / earlier["seconds"]
+    return float(row["forecast"]["operations"] / speed)
 
 
 def large(path: Path) -> Path:
@@ -157,6 +177,7 @@ def measure(case: Case, base: Path, place: Path, steps: int) -> dict[str, Any]:
         raise SystemExit((place / "trainer.log").read_text()[-3000:])
     peak = max(each["peak_memory"] for each in metrics.values())
     return {
+        "kind": (case.model, case.algorithm, case.tuning["mode"]),
         "model": case.model,
         "name": case.name,
         "forecast": found.to_json(),
@@ -218,10 +239,13 @@ def lengths(run: Directory, base: Path) -> memory_forecast.Lengths:
 
 def line(row: dict[str, Any]) -> str:
     parts = ", ".join(f"{part['name']} {part['bytes'] / 2**20:.0f}" for part in row["forecast"]["parts"])
+    seconds = f"{row['seconds']:.1f} s a step"
+    if row["seconds_ratio"] is not None:
+        seconds += f", forecast {row['seconds_ratio']:.2f} times that"
     return (
         f"{row['model']:<10} {row['name']:<24} {row['forecast']['total'] / 2**20:6.0f} MiB forecast, "
         f"{row['peak'] / 2**20:6.0f} measured, {row['ratio']:.2f}, {row['without']:.2f} without the libraries; "
-        f"{row['seconds']:.1f} s a step; {row['forecast']['moment']}: {parts}"
+        f"{seconds}; {row['forecast']['moment']}: {parts}"
     )
 
 
