@@ -1,5 +1,6 @@
 """`make bench`: how fast, on what, beside what; a table and `bench.json`. Ingest beside its peers: bench_ingest.py;
-the pages of reviewers at growing sizes: bench_lists.py; trainers beside bare TRL: bench_training.py.
+the pages of reviewers at growing sizes: bench_lists.py; trainers beside bare TRL: bench_training.py; the ages of tokens
+in simulated schedules: bench_modes.py; forecasts beside short runs: bench_forecast.py.
 
 Every figure is a ratio to a reference measured in the same run on the same machine (in brackets), so that it can be
 compared between machines. It runs on an embedded PostgreSQL of its own; seconds alone would say more of the machine
@@ -19,9 +20,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests import bench_evals, bench_gateway, bench_ingest, bench_lists, bench_sandbox, bench_training
+from tests import (
+    bench_evals,
+    bench_forecast,
+    bench_gateway,
+    bench_ingest,
+    bench_lists,
+    bench_modes,
+    bench_sandbox,
+    bench_training,
+)
 from tests.benching.report import table
 
+OTHERS = (
+    "tests.bench_dynamic_sampling",
+    "tests.bench_forecast",
+    "tests.bench_harness",
+    "tests.bench_modes",
+    "tests.bench_native_form",
+    "tests.bench_ppo",
+    "tests.gpu",
+    "tests.simulate",
+    "tests.tictactoe.table",
+)
+"""Measurements that take longer or need more, each a command of its own that says in its help what it takes."""
 HOME = Path(tempfile.mkdtemp(prefix="flywheel-bench-"))
 
 
@@ -45,7 +67,8 @@ def main() -> None:
         postgres.stop(HOME / "postgres")
         shutil.rmtree(HOME, ignore_errors=True)
     rows += bench_training.rows(3)
-    report(rows, bench_ingest.measure(bench_ingest.Plan()), lists())
+    schedules, forecasts = bench_modes.simulated(10_000), bench_forecast.rows("reference sft", 2)
+    report(rows, bench_ingest.measure(bench_ingest.Plan()), lists(), schedules, forecasts)
 
 
 def in_django() -> list[dict[str, Any]]:
@@ -184,13 +207,21 @@ def row(what: str, seconds: float, beside: str, reference: float) -> dict[str, A
     }
 
 
-def report(rows: list[dict[str, Any]], ingest: dict[str, Any], lists: dict[str, Any]) -> None:
-    told = [table([*rows, *ingest["rows"]]), *bench_ingest.sentences(ingest), bench_lists.report(lists), ""]
+def report(
+    rows: list[dict[str, Any]],
+    ingest: dict[str, Any],
+    lists: dict[str, Any],
+    schedules: dict[str, Any],
+    forecasts: list[dict[str, Any]],
+) -> None:
+    told = [table([*rows, *ingest["rows"]]), *bench_ingest.sentences(ingest), bench_lists.report(lists)]
+    told += [f"{schedules['runs']:,} schedules simulated, the oldest token by bound: {schedules['oldest']}"]
+    told += map(bench_forecast.line, forecasts)
+    told += ["Also measured, each by `python -m`: " + ", ".join(OTHERS), ""]
     sys.stdout.write("\n".join(told))
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-    Path("bench.json").write_text(
-        json.dumps({"machine": machine, "rows": rows, "ingest": ingest, "lists": lists}, indent=1)
-    )
+    found = {"rows": rows, "ingest": ingest, "lists": lists, "schedules": schedules, "forecasts": forecasts}
+    Path("bench.json").write_text(json.dumps({"machine": machine} | found, indent=1))
 
 
 if __name__ == "__main__":
