@@ -179,8 +179,17 @@ class Rewards:
 
 
 def _parts(judge: Judge, tasks: Sequence[Task], seed: int) -> Sequence[str]:
-    """The parts that verdicts have, learnt from a right attempt. Raises TrainingError when not one can be scored."""
-    reason = "there are no tasks"
+    """The parts that verdicts have, learnt from a right attempt in each environment of the tasks. Raises TrainingError
+    where not one can be scored, or there are no tasks."""
+    groups = grouped(judge.env, tasks, lambda task: task) if tasks else []
+    if not groups:
+        raise TrainingError("verifier", "not even right attempts can be scored: there are no tasks")
+    found = [part for name, _, own in groups for part in _parts_of(judge, own, seed, f" of {name}" if name else "")]
+    return list(dict.fromkeys(found))
+
+
+def _parts_of(judge: Judge, tasks: Sequence[Task], seed: int, where: str) -> Sequence[str]:
+    reason = ""
     for task in tasks:
         try:
             right = [_right(judge.env, task, seed)]
@@ -193,7 +202,7 @@ def _parts(judge: Judge, tasks: Sequence[Task], seed: int) -> Sequence[str]:
         if verdict.score is not None:
             return list(verdict.parts)
         reason = f"task {task.id}: {verdict.reason}"
-    raise TrainingError("verifier", f"not even right attempts can be scored: {reason}")
+    raise TrainingError("verifier", f"not even right attempts{where} can be scored: {reason}")
 
 
 def _right(env: Environment, task: Task, seed: int) -> Rollout:

@@ -8,6 +8,7 @@ import pytest
 
 from flywheel.core.envs import Say, Table, Task, build
 from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
+from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, guarded
@@ -106,6 +107,36 @@ def test_an_attempt_without_a_score_earns_none_by_a_recipe_either() -> None:
     verdicts = judge.verdicts([asked])
     assert judge.earned([asked], verdicts) == verdicts
     assert verdicts[0].score is None
+
+
+def test_in_a_mix_what_one_environment_has_no_part_for_is_taken_off_in_another() -> None:
+    config = {"kind": "tool_call", "config": {"system_prompt": "", "tools": TOOLS}, "verifier": {}}
+    game = {"kind": "tictactoe", "config": {}, "verifier": {}}
+    env = build("mixed", {"environments": {"game": game, "calls": config}, "first": "game"}, {})
+    own = replace(TASKS[0], environment="calls")
+    judge = Judge(env)
+    worth = Rewards(
+        judge,
+        [
+            Task(
+                "game/1", "Play.", {"best": "win"}, {"starts": "X", "random_share": 1.0, "seed": 1}, environment="game"
+            ),
+            own,
+        ],
+        1,
+        Penalties(unsafe=1.0, invalid=0.5),
+    )
+    said = [replace(attempt(COMPLETIONS[name]), task=own) for name in ("right", "unsafe", "broken")]
+    found = judge.verdicts(said)
+    assert [worth.total(verdict) for verdict in found] == pytest.approx([1.0, -1.0, -0.5])
+    assert {"win", "invalid", "unsafe", "exact"} <= set(worth.weights)
+    assert [worth.value(verdict, "win") for verdict in found] == [None] * 3, "calls are not won"
+
+
+def test_a_mix_of_which_one_environment_cannot_be_scored_is_refused_by_its_name() -> None:
+    env = Mixed({"fine": Odd({"gold": GOLD}), "odd": Odd({"gold": RuntimeError("no")})})
+    with pytest.raises(TrainingError, match="right attempts of odd can be scored: task o: .*no"):
+        Rewards(Judge(env), [Task("f", "", {}, environment="fine"), Task("o", "", {}, environment="odd")], 1)
 
 
 def test_a_run_from_before_there_were_penalties_has_none() -> None:
