@@ -27,10 +27,10 @@ HEAD = "score"
 
 def scoring(run: Run, loaded: Policy) -> Policy:
     """The policy's body under a new head of one output, with a fresh adapter in a LoRA run; an adapter that the policy
-    has is merged. Raises TrainingError of kind model."""
+    has is merged, in 32 bits, or a light one would vanish in rounding. Raises TrainingError of kind model."""
     spec, policy = run.spec, loaded.model
     if isinstance(policy, PeftModel):
-        policy = policy.merge_and_unload()
+        policy = policy.float().merge_and_unload()
     policy.config.num_labels = 1
     policy.config.pad_token_id = loaded.tokenizer.pad_token_id
     try:

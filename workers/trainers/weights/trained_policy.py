@@ -120,7 +120,8 @@ def teacher(run: Run) -> Any:
         )
     if taught.adapter is not None:
         _check_digest(taught.adapter, "teacher.adapter", "adapter")
-        model = with_adapter(run, model, taught.adapter, is_trainable=False).merge_and_unload()
+        # Left beside the base: in the rounding of 16 bits a light one would vanish.
+        model = with_adapter(run, model, taught.adapter, is_trainable=False)
     return model.eval().requires_grad_(False)
 
 

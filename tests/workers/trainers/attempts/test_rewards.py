@@ -135,7 +135,7 @@ def test_in_a_mix_what_one_environment_has_no_part_for_is_taken_off_in_another()
 
 def test_a_mix_of_which_one_environment_cannot_be_scored_is_refused_by_its_name() -> None:
     env = Mixed({"fine": Odd({"gold": GOLD}), "odd": Odd({"gold": RuntimeError("no")})})
-    with pytest.raises(TrainingError, match="right attempts of odd can be scored: task o: .*no"):
+    with pytest.raises(TrainingError, match=r"right attempts of odd can be scored: task o: .*no"):
         Rewards(Judge(env), [Task("f", "", {}, environment="fine"), Task("o", "", {}, environment="odd")], 1)
 
 
