@@ -265,8 +265,8 @@ _ROWS = [
     ),
     Setting(
         "curriculum", bool, False,
-        "Let a task rest that is nearly always solved (over 80%), or never, and try it again later: attempts go to "
-        "tasks that teach something.",
+        "Let a task rest that is nearly always solved (over 80%), or hardly ever (under 10%) with all its attempts "
+        "earning the same, and try it again later: attempts go to tasks that teach something.",
         algorithms=_GROUPED,
     ),
     Setting(
