@@ -25,9 +25,13 @@ from workers.trainers.attempts.rewards import Judge, Rewards
 from workers.trainers.attempts.step_attempts import Attempts, Group
 from workers.trainers.run.kept_attempts import Keeper
 from workers.trainers.run.run_directory import Run
+from workers.trainers.run.run_failures import TrainingError
 
 THREADS = 64
 """Groups that are played at once, at most."""
+LOOK_S, QUIET_S, LIMIT_S = 10.0, 300.0, 1200.0
+"""How often it looks while attempts are waited for; after how long without an answer it says so, and when it gives up.
+One answer may take 600 seconds, and a server that is away is waited for 300 (`remote_policy`)."""
 
 
 class PacedAttempts(Attempts):
@@ -55,6 +59,7 @@ class PacedAttempts(Attempts):
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="paced-attempts")
         engine.aside = self._aside
         self._asking = Meter()
+        self._heard_at, self._is_stuck = 0.0, False
         self._learnt_at = 0.0
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
@@ -62,6 +67,7 @@ class PacedAttempts(Attempts):
         step = int(trainer.state.global_step)
         came = time.monotonic()
         with self.turn:
+            self._heard_at = came
             if self._schedule is None:
                 # Steps that were not finished on their attempts have them made anew.
                 finished = step - self.spec.settings["num_iterations"]
@@ -74,7 +80,7 @@ class PacedAttempts(Attempts):
                 if self._broken is not None:
                     raise self._broken
                 assert self._schedule.begun, "nothing is under way, and it would wait for ever"
-                self._changed.wait()
+                self._wait(step)
             waited = time.monotonic() - came
             found = [self._found.pop(number) for number in taken]
             self.groups = [group for group, _, _ in found]
@@ -88,11 +94,25 @@ class PacedAttempts(Attempts):
             self.run.event("attempts", step=step, groups=taken, oldest=max(ages, default=0))
         return self._tokens(episodes)
 
+    def _wait(self, step: int) -> None:
+        """Wait until something has changed or it is time to look. Raises TrainingError of kind sampler where no answer
+        has come for longer than any may take."""
+        before = time.monotonic() - self._heard_at
+        if self._changed.wait(LOOK_S):
+            return
+        quiet = time.monotonic() - self._heard_at
+        about = f"waits for the attempts of step {step + 1}, and for {quiet:.0f} s no answer has come"
+        if quiet > LIMIT_S:
+            self._is_stuck = True
+            raise TrainingError("sampler", f"the trainer {about}")
+        if before <= QUIET_S < quiet:
+            self.run.warn(f"the trainer {about}; after {LIMIT_S:.0f} s the run fails")
+
     def close(self) -> None:
-        """Begin nothing more, and wait for the answers that are under way."""
+        """Begin nothing more, and wait for the answers that are under way, unless they have been given up."""
         with self.turn:
             self._broken = self._broken or RuntimeError("the run is over")
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(wait=not self._is_stuck, cancel_futures=True)
         super().close()
 
     def _sample(self, number: int) -> None:
@@ -136,11 +156,13 @@ class PacedAttempts(Attempts):
     def _out_of_turn(self) -> Iterator[None]:
         if self._broken is not None:
             raise self._broken
+        self._heard_at = time.monotonic()
         self.turn.release()
         try:
             yield
         finally:
             self.turn.acquire()
+            self._heard_at = time.monotonic()
 
     def _used(self) -> dict[int, list[int]]:
         """The groups that each step learnt from, by the run's events; where a resume repeated a step, the last."""

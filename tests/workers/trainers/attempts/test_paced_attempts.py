@@ -20,6 +20,7 @@ from tests.workers.trainers.attempts.served_policy import BASE, served
 from tests.workers.trainers.attempts.test_remote_policy import LORA, at
 from tests.workers.trainers.attempts.test_step_attempts import ENV, TASKS, right_for
 from tests.workers.trainers.cast import TOOLS, Make, Start
+from workers.trainers.attempts import paced_attempts
 from workers.trainers.attempts.live_engine import Episode
 from workers.trainers.attempts.paced_attempts import PacedAttempts
 from workers.trainers.attempts.rewards import Judge, Rewards
@@ -132,6 +133,23 @@ def test_what_breaks_while_it_is_sampled_is_told_to_who_waits(tmp_path: Path) ->
         step(of, 0)
     of.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("paced-attempts")]
+
+
+def test_a_wait_for_attempts_that_never_come_is_told_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paced_attempts, "LOOK_S", 0.01)
+    monkeypatch.setattr(paced_attempts, "QUIET_S", 0.05)
+    monkeypatch.setattr(paced_attempts, "LIMIT_S", 0.3)
+    remote, answered = Remote(random.Random(1)), threading.Event()
+    remote.patience = SimpleNamespace(random=lambda: float(not answered.wait(60)))  # type: ignore[assignment]
+    of = paced(tmp_path, 1, remote)
+    told: list[str] = []
+    of.run.warn = told.append  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match=r"waits for the attempts of step 1, and for \d+ s no answer has come"):
+        step(of, 0)
+    assert len(told) == 1, "once a wait"
+    of.close()
+    answered.set()
+    of._pool.shutdown()
 
 
 def test_a_run_ahead_of_its_updates_is_stopped_and_goes_on_without_a_group_twice(
