@@ -15,7 +15,13 @@ import pytest
 import torch
 import trl
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from flywheel.core.envs import Environment, Task, build, tictactoe
 from flywheel.core.envs.policy_rollouts import Rollout, Sampling, play
@@ -71,6 +77,7 @@ FORMS = [
     Form("phi3_5", ("<|end|>", "<|endoftext|>"), calls=False),
 ]
 """Templates that leave standing what they wrote when the conversation goes on."""
+FAMILIES = ("qwen2_5", "llama3_1", "lfm2_v2", "gemma4_v2", "glm4moe")
 QWEN = FORMS[0]
 CALL = Message("assistant", "", (ToolCall("call-0", "look_up", {"day": "Friday"}),))
 TWO_CALLS = Message(
@@ -550,6 +557,35 @@ def test_padding_changes_no_log_probability_of_the_policys_tokens(model: Any, to
     for it, found in zip(every, at_once(model, every, tokenizer.pad_token_id), strict=True):
         wanted = slowly(model, it).gather(-1, torch.tensor(it.completion)[:, None]).squeeze(-1)
         is_own = torch.tensor(it.mask, dtype=torch.bool)
+        assert float(wanted[is_own].std()) > 0.1, "the policy has a mind of its own"
+        torch.testing.assert_close(found[is_own], wanted[is_own], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.name in FAMILIES], ids=str)
+def test_a_templates_episodes_have_the_log_probabilities_of_a_pass_for_each_token(
+    form: Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each family's own ids and mask, with a call in it: written as usual, byte by byte, and cut off."""
+    ways: list[dict[str, Any]] = [{}, {"encode": in_bytes}, {"cut": 0}]
+    tokenizer = tokenizer_of(form.template, form.ends)
+    every = [played(monkeypatch, form, **how).episode for how in ways]
+    torch.manual_seed(1)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        initializer_range=0.5,
+    )
+    policy = Qwen3ForCausalLM(config).eval()
+    assert len({len(it.completion) for it in every}) > 1, "it is padded"
+    for it, found in zip(every, at_once(policy, every, tokenizer.pad_token_id), strict=True):
+        wanted = slowly(policy, it).gather(-1, torch.tensor(it.completion)[:, None]).squeeze(-1)
+        is_own = torch.tensor(it.mask, dtype=torch.bool)
+        assert 0 < int(is_own.sum()) < len(is_own)
         assert float(wanted[is_own].std()) > 0.1, "the policy has a mind of its own"
         torch.testing.assert_close(found[is_own], wanted[is_own], atol=1e-4, rtol=0)
 
