@@ -34,7 +34,7 @@ def train(run: Run) -> None:
     if run.spec.algorithm == "ppo":
         trainer = partial(PPOTrainer, values=Values.of(settings))
     elif settings.get("step_rewards"):
-        trainer = partial(TurnTrainer, discount=settings["discount"])
+        trainer = partial(TurnTrainer, discount=settings["discount"], weight=settings.get("step_weight", 1.0))
     elif run.spec.recipe.has_teacher:
         trainer = partial(DistillationTrainer, teacher=trained_policy.teacher(run))
     fields = {theirs: settings[ours] for ours, theirs in FIELDS.items() if ours in settings}

@@ -287,9 +287,9 @@ def _check_together(values: Mapping[str, Any]) -> None:
 def _check_steps(values: Mapping[str, Any]) -> None:
     """Refuse what rewards of turns do not go with. Raises FieldError."""
     if not values.get("step_rewards"):
-        if values.get("discount", 1.0) != 1.0:
-            problem = f"{values['discount']!r} discounts rewards of turns; set step_rewards too"
-            raise FieldError(problem, field="discount")
+        for name, does in {"discount": "discounts", "step_weight": "weighs"}.items():
+            if values.get(name, 1.0) != 1.0:
+                raise FieldError(f"{values[name]!r} {does} rewards of turns; set step_rewards too", field=name)
         return
     whole = {"processes": 1, "reward_aggregation": "sum_then_normalize"}
     for name, wanted in whole.items():

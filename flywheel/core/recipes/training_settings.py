@@ -247,11 +247,16 @@ _ROWS = [
         "step_rewards", bool, False,
         "Tell each answer of an episode what was earned from it on, instead of what the whole episode earned: a turn "
         "earns the change of the reward through it. Each turn is judged, so scoring takes longer.",
-        algorithms=_STEPPED,
+        algorithms=(*_STEPPED, "ppo"),
     ),
     Setting(
         "discount", float, 1.0,
         "With step_rewards, how much of what a later turn earns counts for the turn before it.",
+        algorithms=_STEPPED, min=0.0, max=1.0,
+    ),
+    Setting(
+        "step_weight", float, 1.0,
+        "With step_rewards, how much the turn's own advantage counts; the rest is the whole episode's, as without it.",
         algorithms=_STEPPED, min=0.0, max=1.0,
     ),
     Setting(
@@ -350,8 +355,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "replay_weight",
     ),
     "Rewards": (
-        "step_rewards", "discount", "unsafe_penalty", "invalid_penalty", "scale_rewards", "reward_aggregation",
-        "normalize_advantages",
+        "step_rewards", "discount", "step_weight", "unsafe_penalty", "invalid_penalty", "scale_rewards",
+        "reward_aggregation", "normalize_advantages",
     ),
     "Length": ("max_length", "max_completion_length", "mask_truncated_completions"),
     "Validation and checkpoints": (

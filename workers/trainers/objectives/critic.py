@@ -53,17 +53,18 @@ class ValueHead(TrainerCallback):
 
 
 def advantages(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
-    """GAE advantages (B, T) of episodes with a reward (B) at their end, values (B, T) of the states before each token,
-    and a mask (B, T) of the policy's own tokens; 0 at all others. At `lam` 1 they and
-    the values add up to what was earned from there on."""
+    """GAE advantages (B, T) of episodes with values (B, T) of the states before each token, and a mask (B, T) of the
+    policy's own tokens; 0 at all others. Rewards come at the end of each episode (B), or each with a token of the
+    policy's (B, T). At `lam` 1 they and the values add up to what was earned from there on."""
+    if rewards.dim() == 1:
+        rewards = rewards[:, None] * mask * (mask.cumsum(1) == mask.sum(1, keepdim=True))
     found = torch.zeros_like(values)
-    coming, value, advantage = rewards, torch.zeros_like(rewards), torch.zeros_like(rewards)
+    value = advantage = values.new_zeros(len(values))
     for at in reversed(range(values.shape[1])):
         own = mask[:, at].bool()
-        stepped = coming + gamma * value - values[:, at] + gamma * lam * advantage
+        stepped = rewards[:, at] + gamma * value - values[:, at] + gamma * lam * advantage
         advantage = torch.where(own, stepped, advantage)
         value = torch.where(own, values[:, at], value)
-        coming = torch.where(own, 0.0, coming)
         found[:, at] = torch.where(own, stepped, 0.0)
     return found
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from workers.trainers.attempts import trl_seams
-from workers.trainers.objectives import critic
+from workers.trainers.objectives import critic, turn_credit
 from workers.trainers.objectives.critic import ValueHead
 
 
@@ -66,7 +66,7 @@ class PPOTrainer(GRPOTrainer):
         if self.state.global_step == 0 and is_scored.any():
             self.head.begin(rewards[is_scored].mean().item())
         about, values = self.about, self._values(output)
-        rewards = rewards.nan_to_num()
+        rewards = turn_credit.at_ends(attempts.turns, mask) if attempts.turns else rewards.nan_to_num()
         found = critic.advantages(rewards, values, mask, about.gamma, about.gae_lambda)
         # At 1 whatever gae_lambda is: else a head that knows nothing yet learns its own guesses
         # (https://arxiv.org/abs/2503.01491).

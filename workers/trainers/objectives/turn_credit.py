@@ -11,6 +11,9 @@ gradients, 2008, section 3.2), taken over a group as GRPO does (https://arxiv.or
 of their own are those of https://arxiv.org/abs/2505.11821. The spread is the standard deviation of the group's returns,
 all turns together; of the batch's with `scale_rewards: batch`; left out with `none`. With one turn an attempt and no
 discount it is GRPO. An unscored attempt has no say in the others' mean, and no advantage.
+
+With a `weight` w below 1 a token is told of the whole episode as well: `w * A[i, t] + (1 - w) * A[i]`, where `A[i]` is
+GRPO's advantage of the attempt.
 """
 
 from collections.abc import Sequence
@@ -29,9 +32,9 @@ EPSILON = 1e-4
 class TurnTrainer(GRPOTrainer):
     """GRPOTrainer whose advantages are by turn. Its `rollout_func` is an `Attempts` that counts turns."""
 
-    def __init__(self, *args: Any, discount: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, discount: float, weight: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.discount = discount
+        self.discount, self.weight = discount, weight
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """A step's attempts as TRL takes them, with advantages by token (B, T); 0 where others wrote."""
@@ -40,7 +43,9 @@ class TurnTrainer(GRPOTrainer):
         group: Any = self.num_generations
         found = advantages(attempts.turns, group, self.discount, self.scale_rewards)
         mask = output["completion_mask"] * output["tool_mask"]
-        return output | {"advantages": spread_over_tokens(attempts.turns, found, mask)}
+        by_turn = spread_over_tokens(attempts.turns, found, mask)
+        whole = output["advantages"][:, None] * mask
+        return output | {"advantages": self.weight * by_turn + (1 - self.weight) * whole}
 
 
 def returns(rewards: Sequence[float], discount: float) -> list[float]:
@@ -72,6 +77,19 @@ def advantages(turns: Sequence[Turns], group: int, discount: float, scale: str) 
             played = earned[rows][is_there[rows]]
             found[rows] /= (played.std() if played.numel() > 1 else torch.zeros(())) + EPSILON
     return torch.where(is_there, found, 0.0).float()
+
+
+def at_ends(turns: Sequence[Turns], mask: Tensor) -> Tensor:
+    """What each turn earned, at its last token (B, T); 0 at all others and in attempts without a score. The mask (B, T)
+    is of the policy's own tokens."""
+    found = torch.zeros(mask.shape, device=mask.device)
+    for at, each in enumerate(turns):
+        (places,) = mask[at].nonzero(as_tuple=True)
+        ends = (max(0, sum(each.sizes[: turn + 1]) - 1) for turn in range(len(each.sizes)))
+        for end, reward in zip(ends, each.rewards or (), strict=False):
+            if end < len(places):
+                found[at, places[end]] += reward
+    return found
 
 
 def spread_over_tokens(turns: Sequence[Turns], found: Tensor, mask: Tensor) -> Tensor:

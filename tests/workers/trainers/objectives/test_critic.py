@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from workers.trainers.objectives import critic
+from workers.trainers.attempts.step_attempts import Turns
+from workers.trainers.objectives import critic, turn_credit
 from workers.trainers.objectives.critic import ValueHead
 
 B, T = 7, 23
 
 
-def reference(reward: float, values: np.ndarray, gamma: float, lam: float) -> list[float]:
-    """Advantages of an episode without other people's words, by the sum that defines them."""
+def reference(reward: float | list[float], values: np.ndarray, gamma: float, lam: float) -> list[float]:
+    """Advantages of an episode without other people's words, by the sum that defines them. `reward` is that of its end,
+    or of each token."""
     n = len(values)
-    rewards = [0.0] * (n - 1) + [reward]
+    rewards = reward if isinstance(reward, list) else [0.0] * (n - 1) + [reward]
     following = [*values[1:], 0.0]
     deltas = [rewards[t] + gamma * following[t] - values[t] for t in range(n)]
     return [sum((gamma * lam) ** (k - t) * deltas[k] for k in range(t, n)) for t in range(n)]
@@ -40,6 +42,19 @@ def test_advantages_are_those_of_the_definition(gamma: float, lam: float) -> Non
         wanted = reference(float(rewards[row]), values[row][own].numpy(), gamma, lam)
         np.testing.assert_allclose(found[row][own].numpy(), wanted, atol=1e-5)
         assert not found[row][~own].any()
+
+
+def test_rewards_on_the_way_come_with_their_tokens() -> None:
+    """Turns of two, no and three tokens beside those that others wrote, one that was not scored, and a masked one."""
+    _, values, mask = drawn()
+    turns = [Turns([2, 0, 3], [0.5, 0.25, -1.0]), Turns([1, 2], None), Turns([2, 3], [2.0, -0.5])]
+    mask = torch.zeros(3, T, dtype=torch.long)
+    mask[0, [1, 2, 5, 6, 7]] = mask[1, [0, 4, 5]] = 1
+    found = critic.advantages(turn_credit.at_ends(turns, mask), values[:3], mask, 0.9, 0.8)
+    for row, rewards in enumerate([[0.0, 0.75, 0.0, 0.0, -1.0], [0.0] * 3, []]):
+        own = mask[row].bool()
+        wanted = reference(rewards, values[row][own].numpy(), 0.9, 0.8)
+        np.testing.assert_allclose(found[row][own].numpy(), wanted, atol=1e-5)
 
 
 def test_at_lambda_1_every_token_gets_the_reward_less_what_was_predicted() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flywheel.core import recipes
+from flywheel.core.verifiers import Verdict
 from tests.workers.trainers.attempts.test_step_attempts import EPISODES, played
 from tests.workers.trainers.cast import NAMES, Make, Start, slow
 from tests.workers.trainers.objectives.test_critic import reference
@@ -71,6 +72,39 @@ def test_policy_and_value_head_learn_as_the_reference_does(make: Make, trained: 
         torch.testing.assert_close(watched.gradients[name], gradient, rtol=1e-3, atol=1e-5)
     assert trainer.state.log_history[1]["loss"] == pytest.approx(loss.item(), abs=1e-5)
     assert trainer.state.log_history[1]["value_loss"] == pytest.approx(value_loss.item() / len(every), abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
+def test_with_rewards_of_turns_each_comes_at_the_end_of_its_turn(
+    make: Make, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gamma, lam = 0.99, 0.9
+    chosen = {"step_rewards": True, "gamma": gamma, "gae_lambda": lam, "normalize_advantages": False}
+    trainer, of, _ = ppo(make, trained, settings=chosen)
+    monkeypatch.setattr(of.judge, "earned", lambda rollouts, _: [Verdict(_worth(each), "") for each in rollouts])
+    batches: list[Any] = []
+    made = trainer._generate_and_score_completions
+
+    def kept(rows: Any) -> Any:
+        batches.append(made(rows))
+        return batches[-1]
+
+    monkeypatch.setattr(trainer, "_generate_and_score_completions", kept)
+    trainer.train()
+    (batch,) = batches
+    mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
+    assert max(len(each.sizes) for each in of.turns) > 1, "tools have spoken in between"
+    for at, each in enumerate(of.turns):
+        assert each.rewards is not None
+        by_token = [[0.0] * (size - 1) + [reward] for size, reward in zip(each.sizes, each.rewards, strict=True)]
+        values = batch["values"][at][mask[at]]
+        wanted = reference([reward for turn in by_token for reward in turn], values.numpy(), gamma, lam)
+        assert batch["advantages"][at][mask[at]].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def _worth(rollout: Any) -> float:
+    """A score that goes up and down as an attempt goes on."""
+    return sum(len(message.content) for message in rollout.messages) % 7 / 7
 
 
 def _values(model: Any, head: Any, said: Any) -> torch.Tensor:

@@ -118,11 +118,11 @@ def test_an_attempt_without_a_score_earns_nothing_by_turns() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
-def test_the_trainer_gives_each_token_what_its_turn_earned(
+def test_the_trainer_gives_each_token_what_its_turn_and_its_episode_earned(
     make: Make, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = {"step_rewards": True, "discount": 0.8, "num_iterations": 2, "epsilon": 0.01, "epsilon_high": 0.01}
-    class_ = partial(TurnTrainer, discount=0.8)
+    class_ = partial(TurnTrainer, discount=0.8, weight=0.75)
     trainer, of, watched = built("grpo", make, trained, class_, settings=chosen, scale_rewards="none")
     monkeypatch.setattr(of.judge, "earned", lambda rollouts, _: [Verdict(_worth(each), "") for each in rollouts])
     trainer.train()
@@ -138,10 +138,13 @@ def test_the_trainer_gives_each_token_what_its_turn_earned(
     before, after = watched.models
     loss = torch.zeros(())
     for start in range(0, len(said), 8):
-        by_turn = reference(list(earned[start : start + 8]), 0.8, "none")
+        group = earned[start : start + 8]
+        by_turn, mean = reference(list(group), 0.8, "none"), fmean(map(sum, group))
         for at, own in enumerate(by_turn, start):
             each = said[at]
+            whole = sum(earned[at]) - mean
             told = torch.tensor([gain for gain, size in zip(own, sizes[at], strict=True) for _ in range(size)])
+            told = 0.75 * told + 0.25 * whole
             ratio = (logps(after, each) - logps(before, each).detach()).exp()
             loss = loss - torch.min(ratio * told, ratio.clamp(0.99, 1.01) * told).mean() / len(said)
     after.zero_grad()
@@ -170,6 +173,7 @@ def _worth(rollout: Rollout) -> float:
     ("chosen", "said"),
     [
         ({"discount": 0.9}, "discount: 0.9 discounts rewards of turns; set step_rewards too"),
+        ({"step_weight": 0.5}, "step_weight: 0.5 weighs rewards of turns; set step_rewards too"),
         ({"step_rewards": True, "processes": 2, "batch_size": 128}, "processes: 2 does not go with step_rewards"),
         (
             {"step_rewards": True, "reward_aggregation": "normalize_then_sum"},
