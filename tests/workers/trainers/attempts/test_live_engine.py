@@ -27,6 +27,7 @@ from flywheel.core.envs import Environment, Task, build, tictactoe
 from flywheel.core.envs.policy_rollouts import Rollout, Sampling, play
 from flywheel.core.traces import Message, ToolCall
 from workers.engines import generation
+from workers.engines.generation import Drawn
 from workers.engines.tool_calls import templated
 from workers.trainers.attempts.live_engine import TURN_BITS, Episode, EpisodeEngine
 
@@ -224,10 +225,10 @@ def drawing(monkeypatch: pytest.MonkeyPatch, script: Sequence[Sequence[int]]) ->
     """Let the policy of a single episode answer by the script; the prompts that it is asked with."""
     prompts: list[list[int]] = []
 
-    def draw(model: Any, asked: Sequence[Sequence[int]], requests: Sequence[Any], **_: Any) -> list[list[int]]:
+    def draw(model: Any, asked: Sequence[Sequence[int]], requests: Sequence[Any], **_: Any) -> list[Drawn]:
         assert len(asked) == 1
         prompts.append(list(asked[0]))
-        return [list(script[len(prompts) - 1])]
+        return [Drawn(list(script[len(prompts) - 1]), [])]
 
     monkeypatch.setattr(generation, "draw", draw)
     return prompts
