@@ -227,8 +227,9 @@ class TrainingPointOut(Schema):
     at: datetime
     values: Any
     """For `step`, numbers by metric; for `eval` and `validation`, `success`, `score`, `n`, `unscored`, `parts` (mean of
-    each part of the verdict), `tokens` (of an answer), `slices` and `seconds`, of the first environment where the run
-    has several: the others are under `environments`, and `overall` is the mean score of all. For `samples`, a list."""
+    each part of the verdict), `invalid` (share of unreadable answers), `tokens` and `latency_ms` of an attempt,
+    `slices` (the same of each) and `seconds`, of the first environment where the run has several: the others are under
+    `environments`, and `overall` is the mean score of all. For `samples`, a list."""
 
 
 class AttemptOut(Schema):

@@ -242,8 +242,8 @@ class Point(models.Model):
     step = models.PositiveIntegerField()
     at = models.DateTimeField()
     values = models.JSONField()
-    """`{metric: number}`; for `eval` and `validation` `{"success", "score", "n", "unscored", "parts", "tokens",
-    "slices", "seconds"}`; for `samples` a list."""
+    """`{metric: number}`; for `eval` and `validation` `{"success", "score", "n", "unscored", "parts", "invalid",
+    "tokens", "latency_ms", "slices", "seconds"}`; for `samples` a list."""
 
     class Meta:
         ordering = ["run", "kind", "step"]

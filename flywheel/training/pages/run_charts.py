@@ -3,7 +3,7 @@
 One table, `PICTURES`, says which there are; what a run did not measure gives no picture.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,20 @@ PICTURES = [
     Picture("rate", "Learning rate", {"learning_rate": "rate"}, axis="rate", aside=True),
     Picture("time", "Step time", {"step_time_s": "step"}, unit="s", axis="time", aside=True),
 ]
+VALIDATED: list[tuple[Picture, Callable[[Mapping[str, Any]], float | None]]] = [
+    (Picture("success", "Success", {}, share=True), lambda found: found["success"]),
+    (Picture("score", "Mean score", {}, share=True), lambda found: found.get("score")),
+    (Picture("invalid", "Unreadable answers", {}, share=True), lambda found: found.get("invalid")),
+    (Picture("unscored", "Unscored attempts", {}, share=True), lambda found: _unscored(found)),
+    (Picture("tokens", "Tokens of an attempt", {}, axis="tokens"), lambda found: found.get("tokens")),
+    (
+        Picture("latency", "Latency of an attempt", {}, unit="ms", axis="time", note="its batches' time, all turns"),
+        lambda found: found.get("latency_ms"),
+    ),
+]
+"""Pictures of the validation, and what they draw of its figures or of a slice's; a part of the verdict has one each."""
+MOST_LINES = 6
+"""Of a picture of the validation: as many as a chart has colours."""
 ON_POLICY = "0 by construction: one step per batch of attempts"
 
 
@@ -187,6 +201,83 @@ def _validation(points: Steps) -> dict[str, Any]:
     scores = [_percent(values.get("overall", values.get("score"))) for _, values in points]
     name = f"validation score ({asked} tasks)"
     return {"name": name, "role": "plain", "x": [step for step, _ in points], "y": scores}
+
+
+def validation(run: TrainingRun) -> list[dict[str, Any]]:
+    """Pictures of all that was measured on the tasks that the best weights are chosen by: a line for all of them, for
+    each environment and for each slice, dashed where all of them began."""
+    rows = run.points.filter(kind=Point.Kind.VALIDATION).order_by("step").values_list("step", "values")
+    points = list(rows) if run.makes_policy else []
+    first = run.task_sets[0].environment.name if len(run.task_sets) > 1 else "all"
+    groups: dict[str, dict[int, Mapping[str, Any]]] = {first: dict(points)}
+    for step, values in points:
+        for name, found in _apart(values):
+            groups.setdefault(name, {})[step] = found
+    whole = groups.pop(first)
+    largest = sorted(groups, key=lambda name: -max(found["n"] for found in groups[name].values()))[: MOST_LINES - 1]
+    left_out = len(groups) - len(largest)
+    lines = {first: whole} | {name: groups[name] for name in largest}
+    parts = sorted({part for found in lines.values() for each in found.values() for part in each.get("parts", ())})
+    pictures = [*VALIDATED, *(_of_part(part) for part in parts)]
+    found = (_validated(picture, value, lines, run) for picture, value in pictures)
+    drawn = [spec for spec in found if spec]
+    for spec in drawn if left_out else ():
+        spec["note"] = "; ".join(filter(None, [spec["note"], f"{left_out} smaller slices left out"]))
+    return drawn
+
+
+def _apart(values: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """The other environments of a validation and the slices of all, by what their lines are called."""
+    environments = values.get("environments", {})
+    yield from environments.items()
+    for where, found in [("", values), *environments.items()]:
+        for name, own in found.get("slices", {}).items():
+            yield f"{where}: {name}" if where else name, own
+
+
+def _of_part(part: str) -> tuple[Picture, Callable[[Mapping[str, Any]], float | None]]:
+    name = part.replace("_", " ").capitalize()
+    return Picture(f"part-{part}", f"Part: {name}", {}, axis="score"), lambda found: found.get("parts", {}).get(part)
+
+
+def _unscored(found: Mapping[str, Any]) -> float | None:
+    """The share; None of a slice, whose attempts without a score are not counted."""
+    if "unscored" not in found:
+        return None
+    return found["unscored"] / max(1, found["n"] + found["unscored"])
+
+
+def _validated(
+    picture: Picture,
+    value: Callable[[Mapping[str, Any]], float | None],
+    lines: Mapping[str, Mapping[int, Mapping[str, Any]]],
+    run: TrainingRun,
+) -> dict[str, Any] | None:
+    scale = 100.0 if picture.share else 1.0
+    series = []
+    for name, found in lines.items():
+        ys = [_scaled(value(each), scale) for each in found.values()]
+        if any(y is not None for y in ys):
+            series.append({"name": name, "role": "plain", "x": list(found), "y": ys})
+    if not series:
+        return None
+    series[0]["role"] = "candidate"
+    start = next((y for x, y in zip(series[0]["x"], series[0]["y"], strict=True) if x == 0), None)
+    return {
+        "kind": "line",
+        "title": picture.title,
+        "key": f"validation-{picture.key}-{run.pk}",
+        "height": "short",
+        "note": picture.note,
+        "x": {"title": "step"},
+        "y": {
+            "title": "share" if picture.share else picture.axis,
+            "unit": "%" if picture.share else picture.unit,
+            **({"range": [0, 100]} if picture.share else {}),
+        },
+        "series": series,
+        **({} if start is None else {"baseline": start}),
+    }
 
 
 def _draw(picture: Picture, steps: Steps, run: TrainingRun, stride: int) -> dict[str, Any] | None:

@@ -142,6 +142,7 @@ def _live(request: PageRequest, found: TrainingRun) -> dict[str, Any]:
         "alerts": alert_evidence.alerts_of(found, steps),
         "held_out": run_charts.held_out(found),
         "curves": run_charts.curves(found, steps, stride),
+        "validation": run_charts.validation(found),
         "curves_aside": run_charts.curves(found, steps, stride, aside=True),
         "samples": run_details.samples(found, request.GET.get("samples", "")),
         "usage": run_forecasts.usage(found),

@@ -124,6 +124,45 @@ def test_validation_of_several_environments_is_drawn_by_the_mean_of_all(room: Ro
     assert drawn(run)["Held-out success"]["series"][-1]["y"] == [30.0]
 
 
+def figures(success: float, n: int = 6, **fields: Any) -> dict[str, Any]:
+    return {"success": success, "score": success, "n": n, "parts": {"unsafe": 0.1}, "tokens": 30.0, **fields}
+
+
+def test_validation_is_drawn_by_slice_and_by_environment_against_its_start(room: Room) -> None:
+    run = room.launch()
+    for step, success in ((0, 0.25), (10, 0.5)):
+        values = figures(success, unscored=2, invalid=0.125, latency_ms=80.0, seconds=1.0)
+        values |= {"slices": {"short": figures(success, 4), "long": figures(0.0, 2)}}
+        values |= {"environments": {"mail": figures(1.0, slices={"rude": figures(1.0, 1)})}, "overall": 0.6}
+        Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=step, at=NOON, values=values)
+    pictures = {spec["title"]: spec for spec in run_charts.validation(run)}
+    lines = {line["name"]: line["y"] for line in pictures["Success"]["series"]}
+    wanted = {"all": [25.0, 50.0], "mail": [100.0] * 2, "short": [25.0, 50.0], "long": [0.0] * 2}
+    assert lines == wanted | {"mail: rude": [100.0] * 2}
+    assert pictures["Success"]["baseline"] == 25.0
+    assert [line["name"] for line in pictures["Unreadable answers"]["series"]] == ["all"]
+    whole = {title: spec["series"][0]["y"] for title, spec in pictures.items()}
+    assert (whole["Unscored attempts"], whole["Unreadable answers"]) == ([25.0] * 2, [12.5] * 2)
+    assert (whole["Part: Unsafe"], whole["Tokens of an attempt"]) == ([0.1] * 2, [30.0] * 2)
+    assert whole["Latency of an attempt"] == [80.0] * 2
+
+
+def test_only_the_largest_slices_of_a_validation_are_drawn_and_the_others_counted(room: Room) -> None:
+    run = room.launch()
+    values = figures(0.5, 45, slices={f"s{n}": figures(0.5, n) for n in range(1, 10)})
+    Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=0, at=NOON, values=values)
+    success = run_charts.validation(run)[0]
+    assert [line["name"] for line in success["series"]] == ["all", "s9", "s8", "s7", "s6", "s5"]
+    assert success["note"] == "4 smaller slices left out"
+
+
+def test_an_old_validation_draws_what_it_has(room: Room) -> None:
+    run = room.launch()
+    assert run_charts.validation(run) == []
+    validated(run, {0: 0.2, 10: None})
+    assert [spec["title"] for spec in run_charts.validation(run)] == ["Success", "Mean score"]
+
+
 @pytest.mark.parametrize(("best", "is_told"), [(0.4, True), (0.6, False)])
 def test_validation_that_never_rose_is_an_alert_at_the_end(room: Room, best: float, is_told: bool) -> None:
     run = room.launch()

@@ -131,6 +131,11 @@ INVALID = "invalid_form"
 """The reward of answers in a form that is not read: 1, and its weight is a penalty."""
 
 
+def is_unreadable(verdict: Verdict) -> bool:
+    """Whether the answer is in a form that is not read. What did harm was read: its other parts are overruled."""
+    return not verdict.parts.get("unsafe") and any(verdict.parts.get(form) == 0 for form in FORMS)
+
+
 class Rewards:
     """The worth of verdicts in training, part by part: of those that `Judge.earned` gives.
 
@@ -164,8 +169,7 @@ class Rewards:
         if verdict.score is None:
             return None
         if part == INVALID:
-            # What did harm was read: its other parts are overruled.
-            return float(not verdict.parts.get("unsafe") and any(verdict.parts.get(form) == 0 for form in FORMS))
+            return float(is_unreadable(verdict))
         if part not in self._shares:
             return verdict.parts.get(part)
         if "score" in self._shares:
@@ -276,31 +280,42 @@ class HeldOut(ProgressEval):
 
 
 def _figures(rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Success and what else there is to know of the scored attempts: each part's mean, answer tokens, each slice."""
+    """What the attempts that were scored came to, in all and in each slice."""
     scored = [pair for pair in zip(rollouts, verdicts, strict=True) if pair[1].score is not None]
-    found = [verdict for _, verdict in scored]
-    slices: dict[str, list[Verdict]] = {}
+    slices: dict[str, list[tuple[Rollout, Verdict]]] = {}
     for rollout, verdict in scored:
-        slices.setdefault(rollout.task.slice, []).append(verdict)
+        slices.setdefault(rollout.task.slice, []).append((rollout, verdict))
+    return {
+        **_means(scored),
+        "unscored": len(verdicts) - len(scored),
+        "slices": {name: _means(own) for name, own in sorted(slices.items())} if len(slices) > 1 else {},
+    }
+
+
+def _means(scored: Sequence[tuple[Rollout, Verdict]]) -> dict[str, Any]:
+    """Means over scored attempts: success, score, each part, whether the form was read (where the verifier looks at
+    it), answer tokens, and the milliseconds that the policy took for its answers; None where nothing is known."""
+    found = [verdict for _, verdict in scored]
     values: dict[str, list[float]] = {}
     for verdict in found:
         for part, value in verdict.parts.items():
             if value is not None:
                 values.setdefault(part, []).append(value)
-    written = [sum(filter(None, [each.tokens_out for each in rollout.responses])) for rollout, _ in scored]
+    said = [rollout.responses for rollout, _ in scored]
+    timed = [[each.latency_ms for each in responses if each.latency_ms is not None] for responses in said]
     return {
-        **_success(found),
-        "score": fmean([verdict.score or 0.0 for verdict in found]) if found else None,
-        "unscored": len(verdicts) - len(found),
+        "success": _mean([bool(verdict.success) for verdict in found]),
+        "n": len(found),
+        "score": _mean([verdict.score or 0.0 for verdict in found]),
         "parts": {part: fmean(each) for part, each in values.items()},
-        "tokens": fmean(written) if written else None,
-        "slices": {name: _success(own) for name, own in sorted(slices.items())} if len(slices) > 1 else {},
+        "invalid": _mean([is_unreadable(verdict) for verdict in found]) if values.keys() & FORMS else None,
+        "tokens": _mean([rollout.tokens_out for rollout, _ in scored]),
+        "latency_ms": _mean([sum(each) for each in timed if each]),
     }
 
 
-def _success(scored: Sequence[Verdict]) -> dict[str, Any]:
-    share = fmean([bool(verdict.success) for verdict in scored]) if scored else None
-    return {"success": share, "n": len(scored)}
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _sample(rollout: Rollout, verdict: Verdict) -> dict[str, Any]:

@@ -2,20 +2,22 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flywheel.core.envs import Say, Table, Task, build
-from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Rollout
 from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, guarded
 from flywheel.core.verifiers.rubric import read
+from tests.evals.fake import FakeEngine
 from tests.workers.trainers.cast import TOOLS, task
 from workers.judging import broker_line
-from workers.trainers.attempts.rewards import DEAD_STEPS, NO_PENALTIES, Judge, Penalties, Rewards
+from workers.trainers.attempts.rewards import DEAD_STEPS, NO_PENALTIES, Judge, Penalties, ProgressEval, Rewards
 from workers.trainers.run.run_failures import TrainingError
 
 COMPLETIONS = {
@@ -213,6 +215,36 @@ def test_a_score_that_its_parts_do_not_explain() -> None:
     env = Odd({"gold": GOLD, "x": Verdict(0.5, "", {"style": 0.0})}, {"style": 1.0})
     with pytest.raises(TrainingError, match="though every weighted part is 0"):
         rewards(env, "x")
+
+
+def test_what_was_asked_on_the_way_is_told_in_all_and_by_slice() -> None:
+    """Eight tokens an answer; what was not scored counts in no mean."""
+    events: list[dict[str, Any]] = []
+    spec = SimpleNamespace(seed=1, settings={"max_completion_length": 8})
+    run: Any = SimpleNamespace(spec=spec, event=lambda kind, **row: events.append({"kind": kind, **row}))
+    said = {"Ada": COMPLETIONS["right"], "Bo": COMPLETIONS["broken"], "Cy": COMPLETIONS["unsafe"]}
+    tasks = [replace(TASKS[0], id=name, prompt=name, slice="odd" if name == "Bo" else "even") for name in [*said, "Di"]]
+
+    def answer(request: ChatRequest) -> ChatResponse:
+        name = request.messages[-1].content
+        if name not in said:
+            return ChatResponse(error="nobody is there")
+        return ChatResponse(text=said[name], tokens_out=8, latency_ms=50.0 if name == "Bo" else 20.0)
+
+    env = build("tool_call", {"tools": TOOLS}, {})
+    assert ProgressEval(run, env, tasks, FakeEngine(answer), event="validation", limit=8)(5) == pytest.approx(1 / 3)
+    (told,) = events
+    assert (told["kind"], told["n"], told["unscored"], told["tokens"], told["latency_ms"]) == (
+        "validation",
+        3,
+        1,
+        8,
+        30,
+    )
+    assert (told["invalid"], told["parts"]["unsafe"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3)), "harm was read"
+    odd, even = told["slices"]["odd"], told["slices"]["even"]
+    assert (odd["n"], odd["success"], odd["invalid"], odd["latency_ms"]) == (1, 0.0, 1.0, 50.0)
+    assert (even["n"], even["success"], even["invalid"], even["parts"]["unsafe"]) == (2, 0.5, 0.0, 0.5)
 
 
 def test_every_attempt_is_judged_once() -> None:
