@@ -1,6 +1,7 @@
 """A training run whose attempts a real vLLM server samples, and what its proof sees."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,6 +117,6 @@ def met(path: Path, rank: int) -> RemotePolicy:
     policy = RemotePolicy(run, [1], [[2, 3, 4], [5, 6]])
     trained = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM"))
     state = SimpleNamespace(global_step=0)
-    policy.trainer = SimpleNamespace(model=trained, state=state, _metrics={"train": {"sync_proof": []}})
+    policy.trainer = SimpleNamespace(model=trained, state=state, _metrics={"train": defaultdict(list)})
     policy.limit = EXACT_NATS
     return policy

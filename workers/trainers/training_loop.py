@@ -70,6 +70,7 @@ METRICS = {
     "learner_idle": "learner_idle",
     "sampler_idle": "sampler_idle",
     "sync_proof": "sync_proof",
+    "sync_limit": "sync_limit",
     "sampling/sampling_logp_difference/mean": "sampler_mismatch",
     "sampling/sampling_logp_difference/max": "sampler_mismatch_max",
     "sampling/importance_sampling_ratio/min": "sampler_weight_min",

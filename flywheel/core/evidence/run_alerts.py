@@ -29,6 +29,12 @@ DULL = 0.8
 COLLAPSED, LEAST_ENTROPY = 0.1, 0.01
 LAST_STEPS, MANY = 10, 0.25
 """Of so many steps on average, a share of episodes that end early."""
+NEAR = 0.5
+"""Of the limit at which a run stops because its server samples another policy: so near it is too near."""
+DRIFTED, DRIFTED_BY = 2.0, 0.1
+"""The server's mismatch has grown by this factor, and by such a share of the limit."""
+LEAST_WEIGHT = 0.1
+"""Of what a token that the server sampled may weigh at least, on average of the last steps."""
 PLATEAU = 40
 """Steps in whose second half a reward that does not rise has stopped to."""
 
@@ -118,7 +124,7 @@ def _hacking(measured: Measurements) -> Iterator[Alert]:
         "reward_hacking",
         f"reward rose by {growth.gain:.2f} (from {growth.before:.2f} to {growth.after:.2f}) and {what} did not: "
         f"{percent(start)} at step {scores[0][0]}, {percent(scores[-1][1])} at step {scores[-1][0]}",
-        "look at the attempts with the best rewards: if they are no good, cancel the run and mend the verifier",
+        "look at the attempts with the best rewards: if they are no good, cancel the run and fix the verifier",
         *_span(growth.last),
     )
 
@@ -262,7 +268,7 @@ def _unlearning(measured: Measurements) -> Iterator[Alert]:
     growth = _growth(measured.series("chosen_logp"))
     if growth is not None and growth.gain <= -1.0:
         saw = f"the chosen answers became less likely (log-probability {growth.gain:+.1f})"
-        yield Alert("unlearning", saw, "a higher beta holds them")
+        yield Alert("unlearning", saw, "a higher beta keeps them likely")
 
 
 def _ending_early(measured: Measurements) -> Iterator[Alert]:
@@ -278,9 +284,38 @@ def _ending_early(measured: Measurements) -> Iterator[Alert]:
             )
 
 
+def _mismatch(measured: Measurements) -> Iterator[Alert]:
+    """A server whose log-probabilities drift from the trainer's, and have not reached the limit that ends the run: by
+    the proofs, in which both are of one version, and by what its tokens weigh in the loss."""
+    act = "the server runs the same model in the same precision, or restart it and resume the run"
+    proof, limit = measured.series("sync_proof"), dict(measured.series("sync_limit"))
+    growth, last = _growth(proof), proof[-LAST_STEPS:]
+    if growth is not None and (most := limit.get(last[-1][0])):
+        now = fmean([value for _, value in last])
+        grew = growth.is_by(DRIFTED_BY * most) and growth.after >= DRIFTED * growth.before
+        if grew or now >= NEAR * most:
+            rose = f"grew from {growth.before:.2g} to {growth.after:.2g}" if grew else f"is {now:.2g}"
+            yield Alert(
+                "sampler_mismatch",
+                f"the difference between the server's log-probabilities and the trainer's {rose} nats per token; at "
+                f"{most:.2g} the run stops",
+                f"check that {act}",
+                *_span(growth.last if grew else last),
+            )
+    weights = _growth(measured.series("sampler_weight_min"))
+    if weights is not None and weights.after < LEAST_WEIGHT and weights.before >= DRIFTED * weights.after:
+        yield Alert(
+            "sampler_weight",
+            f"the least weight of a sampled token fell from {weights.before:.2g} to {weights.after:.2g}: the trainer "
+            "finds some of the server's tokens unlikely",
+            f"lower max_staleness or the learning rate if attempts are old; otherwise check that {act}",
+            *_span(weights.last),
+        )
+
+
 RULES: tuple[Callable[[Measurements], Iterator[Alert]], ...] = (
     _hacking, _falling, _no_better, _worse, _entropy, _no_variance, _longer, _repeating, _plateau, _unlearning,
-    _ending_early,
+    _ending_early, _mismatch,
 )  # fmt: skip
 
 

@@ -249,8 +249,8 @@ class AttemptOut(Schema):
 class AlertOut(Schema):
     kind: str
     """`reward_hacking`, `overfitting`, `no_better`, `unsafe`, `invalid`, `unscored`, `entropy_collapse`, `no_variance`,
-    `length`, `truncated`, `repetition`, `plateau`, `unlearning`, `broken_off`, `out_of_turns`, or `trainer` for the
-    trainer's own warnings."""
+    `length`, `truncated`, `repetition`, `plateau`, `unlearning`, `broken_off`, `out_of_turns`,
+    `sampler_mismatch`, `sampler_weight`, or `trainer` for the trainer's own warnings."""
     saw: str
     """What the measurements show, with numbers and steps."""
     act: str

@@ -97,6 +97,20 @@ PICTURES = [
         note="how far the vLLM server's log-probabilities are off, in the mean",
     ),
     Picture(
+        "sampler_worst",
+        "Sampler's worst token",
+        {"sampler_mismatch_max": "token"},
+        axis="nats",
+        note="the largest difference of a step",
+    ),
+    Picture(
+        "sampler_weight",
+        "Least weight of a token",
+        {"sampler_weight_min": "token"},
+        axis="weight",
+        note="of what the server sampled: 1 where both agree",
+    ),
+    Picture(
         "staleness",
         "Age of the attempts",
         {"staleness_mean": "mean", "staleness_max": "oldest"},

@@ -46,6 +46,9 @@ RAISED: list[tuple[str, dict[str, Any]]] = [
     ("plateau", {"steps": steps(400, reward_mean=lambda step: ramp(0.3, 0.5, 100, noise=0.05)(min(step, 100)))}),
     ("unlearning", {"steps": steps(chosen_logp=ramp(-10, -14))}),
     ("broken_off", {"steps": steps(12, broken_off_fraction=lambda step: 0.1 if step < 3 else 0.5)}),
+    ("sampler_mismatch", {"steps": steps(sync_proof=ramp(0.001, 0.02, noise=0.001), sync_limit=lambda _: 0.05)}),
+    ("sampler_mismatch", {"steps": steps(12, sync_proof=lambda _: 0.03, sync_limit=lambda _: 0.05)}),
+    ("sampler_weight", {"steps": steps(sampler_weight_min=ramp(0.8, 0.02))}),
     ("out_of_turns", {"steps": steps(12, out_of_turns_fraction=lambda _: 0.3)}),
 ]  # fmt: skip
 
@@ -79,6 +82,9 @@ QUIET: list[tuple[str, dict[str, Any]]] = [
     ("noise may hide a rise", {"steps": steps(48, reward_mean=ramp(0.4, 0.4, noise=0.2))}),
     ("there is no more to earn", {"steps": steps(400, reward_mean=ramp(0.97, 0.97, noise=0.01))}),
     ("the run is over", {"steps": steps(400, reward_mean=lambda _: 0.5), "is_finished": True}),
+    ("the sampler is a little off", {"steps": steps(sync_proof=ramp(2e-3, 5e-3), sync_limit=lambda _: 0.05)}),
+    ("the sampler's noise", {"steps": steps(sync_proof=ramp(0.01, 0.012, noise=0.005), sync_limit=lambda _: 0.05)}),
+    ("tokens always weighed little", {"steps": steps(sampler_weight_min=ramp(0.06, 0.05))}),
     ("it has only begun", {"steps": steps(9, entropy=ramp(2.0, 0.0, 9), unscored=ramp(0, 1, 9), **RISING)}),
     ("nothing was measured", {}),
 ]  # fmt: skip
@@ -96,7 +102,7 @@ def test_an_alert_says_what_it_saw_and_in_which_steps() -> None:
     assert alert == Alert(
         "reward_hacking",
         "reward rose by 0.80 (from 0.11 to 0.91) and held-out success did not: 40% at step 0, 40% at step 40",
-        "look at the attempts with the best rewards: if they are no good, cancel the run and mend the verifier",
+        "look at the attempts with the best rewards: if they are no good, cancel the run and fix the verifier",
         41,
         50,
     )

@@ -137,6 +137,7 @@ class RemotePolicy(TrainerCallback):
         except Failed as failure:
             raise self._lost(failure) from failure
         trl_seams.measured(self.trainer, "sync_proof", proof.mean)
+        trl_seams.measured(self.trainer, "sync_limit", self.limit)
 
     def sample(self, questions: Sequence[Question]) -> tuple[int, list[Sampled]]:
         """Answers of the version that was published last, and which it is. Raises TrainingError."""
