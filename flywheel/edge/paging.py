@@ -181,7 +181,8 @@ def _decode(rows: QuerySet[Any], cursor: str, keys: tuple[str, ...]) -> tuple[bo
         forward, before, *values = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
         if len(values) != len(keys) or not isinstance(before, int):
             raise ValueError(cursor)
-        fields = [rows.model._meta.get_field(key) for key in keys]
+        own = rows.query.annotations
+        fields = [own[key].output_field if key in own else rows.model._meta.get_field(key) for key in keys]
         return bool(forward), before, [item.to_python(value) for item, value in zip(fields, values, strict=True)]
     except (ValueError, TypeError, ValidationError) as error:
         raise BadCursor(f"cursor {cursor[:40]!r} is none of ours; leave it out to begin at the newest") from error

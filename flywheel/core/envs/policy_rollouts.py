@@ -109,6 +109,12 @@ class Rollout:
         return self.broken or next((response.error for response in self.responses if response.error), "")
 
     @property
+    def is_out_of_turns(self) -> bool:
+        """Whether the environment would have gone on, and the episode had no turns left."""
+        went_on = bool(self.messages) and self.messages[-1].role != "assistant"
+        return went_on and not self.ended and not self.error
+
+    @property
     def is_away(self) -> bool:
         """Whether that is the infrastructure's for certain."""
         return not self.broken and any(response.is_away for response in self.responses)

@@ -74,6 +74,9 @@ class Alert:
     first: int | None = None
     """The steps whose attempts show it."""
     last: int | None = None
+    order: str = "reward"
+    """The order in which those that show it come first, and their kind: as the list of a run's attempts has them."""
+    only: str = ""
 
 
 def alerts(measured: Measurements) -> list[Alert]:
@@ -144,6 +147,7 @@ def _falling(measured: Measurements) -> Iterator[Alert]:
             "train for fewer steps, or keep a share for validation, so that the best weights are given",
             best_at + 1,
             last_at,
+            order="step",
         )
 
 
@@ -168,12 +172,8 @@ def _worse(measured: Measurements) -> Iterator[Alert]:
         growth = _growth(measured.series(name))
         if growth is not None and growth.is_by(WORSE):
             rose = f"from {percent(growth.before)} to {percent(growth.after)}"
-            yield Alert(
-                name.removeprefix("reward/").replace("_form", ""),
-                f"{what} grew {rose} of all",
-                act,
-                *_span(growth.last),
-            )
+            kind = name.removeprefix("reward/").replace("_form", "")
+            yield Alert(kind, f"{what} grew {rose} of all", act, *_span(growth.last), order="step", only=kind)
 
 
 def _entropy(measured: Measurements) -> Iterator[Alert]:
@@ -220,6 +220,7 @@ def _longer(measured: Measurements) -> Iterator[Alert]:
             f"attempts grew from {length.before:.0f} to {length.after:.0f} tokens{rose}",
             "compare long attempts with short ones; a loss that does not favour length (dr_grpo, dapo) would help",
             *_span(length.last),
+            order="longest",
         )
     cut = _growth(measured.series("truncated_fraction"))
     if cut is not None and cut.is_by(CUT_BY) and cut.after >= CUT:
@@ -228,6 +229,7 @@ def _longer(measured: Measurements) -> Iterator[Alert]:
             f"answers that are cut off grew from {percent(cut.before)} to {percent(cut.after)}",
             "raise max_completion_length, or set mask_truncated_completions",
             *_span(cut.last),
+            order="longest",
         )
 
 
@@ -240,6 +242,7 @@ def _repeating(measured: Measurements) -> Iterator[Alert]:
             f"against {percent(growth.before)} at first",
             "lower the learning rate, or raise beta so that the policy stays near its start",
             *_span(growth.last),
+            order="longest",
         )
 
 
@@ -279,9 +282,9 @@ def _ending_early(measured: Measurements) -> Iterator[Alert]:
     ):
         last = measured.series(name)[-LAST_STEPS:]
         if len(last) == LAST_STEPS and (share := fmean([value for _, value in last])) > MANY:
-            yield Alert(
-                name.removesuffix("_fraction"), f"{percent(share)} of the last episodes {why}", act, *_span(last)
-            )
+            kind = name.removesuffix("_fraction")
+            saw = f"{percent(share)} of the last episodes {why}"
+            yield Alert(kind, saw, act, *_span(last), order="step", only=kind)
 
 
 def _mismatch(measured: Measurements) -> Iterator[Alert]:
@@ -301,6 +304,7 @@ def _mismatch(measured: Measurements) -> Iterator[Alert]:
                 f"{most:.2g} the run stops",
                 f"check that {act}",
                 *_span(growth.last if grew else last),
+                order="step",
             )
     weights = _growth(measured.series("sampler_weight_min"))
     if weights is not None and weights.after < LEAST_WEIGHT and weights.before >= DRIFTED * weights.after:
@@ -310,6 +314,7 @@ def _mismatch(measured: Measurements) -> Iterator[Alert]:
             "finds some of the server's tokens unlikely",
             f"lower max_staleness or the learning rate if attempts are old; otherwise check that {act}",
             *_span(weights.last),
+            order="step",
         )
 
 

@@ -52,8 +52,11 @@ class EventsQuery(Schema):
 
 
 class AttemptsQuery(ListQuery):
-    order: Literal["step", "reward"] = "step"
-    """`step`: the newest step first, of each the best first; `reward`: the best first, without the unscored ones."""
+    order: Literal["step", "reward", "worst", "longest"] = "step"
+    """`step`: the newest step first, of each the best first. `reward` and `worst`: the best or the worst first, without
+    the unscored ones. `longest`: by tokens written, without deleted trajectories."""
+    only: Literal["", "unsafe", "invalid", "unscored", "broken_off", "out_of_turns"] = ""
+    """Only attempts that did harm, are unreadable, have no score, or ended early; empty for all."""
     first: int | None = Field(None, ge=0, le=INTEGER)
     """First step."""
     last: int | None = Field(None, ge=0, le=INTEGER)
@@ -258,8 +261,12 @@ class AlertOut(Schema):
     first: int | None
     """First step whose attempts show it."""
     last: int | None
+    order: str
+    """Lists the attempts that show it first."""
+    only: str
+    """Kind of the attempts that show it; empty for all."""
     attempts: int
-    """How many attempts of these steps are kept: list them with `first` and `last`."""
+    """How many of them are kept: list them with `first`, `last`, `order` and `only`."""
 
 
 class TrainingEventOut(Schema):
@@ -378,8 +385,9 @@ def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]
 
 @router.get("/training-runs/{run_id}/attempts", response=page_of(AttemptOut), auth=Key(Scope.READ))
 def list_run_attempts(request: HttpRequest, run_id: int, asked: Query[AttemptsQuery]) -> dict[str, Any]:
-    """List the kept attempts that a reinforcement run learnt from, by step or by reward."""
-    rows = tried_attempts.attempts_of(_run(request, run_id), order=asked.order, first=asked.first, last=asked.last)
+    """List the kept attempts that a reinforcement run learnt from, optionally `only` of one kind."""
+    about = {name: getattr(asked, name) for name in ("order", "only", "first", "last")}
+    rows = tried_attempts.attempts_of(_run(request, run_id), **about)
     return paginate(rows, asked, keys=tried_attempts.ORDERS[asked.order])
 
 

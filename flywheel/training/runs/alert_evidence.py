@@ -7,14 +7,15 @@ from flywheel.core.evidence import run_alerts
 from flywheel.core.evidence.run_alerts import Alert, Measurements
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.runs.step_points import Steps
+from flywheel.training.runs.tried_attempts import attempts_of
 
 WARNINGS = 8
 """The trainer's own newest warnings."""
 
 
 def alerts_of(run: TrainingRun, steps: Steps) -> list[dict[str, Any]]:
-    """The trainer's own warnings and what its measurements show: `Alert`'s fields, and `attempts`, how many of the
-    steps that show it are kept. `steps` as `step_points` gives them."""
+    """The trainer's own warnings and what its measurements show: `Alert`'s fields, and `attempts`, how many that
+    show it are kept. `steps` as `step_points` gives them."""
     told = dict.fromkeys(run.events.filter(level="warning").values_list("text", flat=True))
     found = [Alert("trainer", text) for text in [*told][-WARNINGS:]]
     newest = run.points.filter(kind=Point.Kind.EVAL).order_by("-step").values_list("values", flat=True).first() or {}
@@ -27,12 +28,14 @@ def alerts_of(run: TrainingRun, steps: Steps) -> list[dict[str, Any]]:
             newest.get("n"),
         )
     )
-    kept = list(run.tried.values_list("step", flat=True)) if any(alert.last for alert in found) else []
-    return [{**asdict(alert), "attempts": sum(_shows(alert, step) for step in kept)} for alert in found]
+    return [{**asdict(alert), "attempts": _kept(run, alert)} for alert in found]
 
 
-def _shows(alert: Alert, step: int) -> bool:
-    return alert.first is not None and alert.last is not None and alert.first <= step <= alert.last
+def _kept(run: TrainingRun, alert: Alert) -> int:
+    if alert.last is None:
+        return 0
+    rows = attempts_of(run, order=alert.order, only=alert.only, first=alert.first, last=alert.last)
+    return rows.count()
 
 
 def _scores(run: TrainingRun, kind: Point.Kind) -> list[tuple[int, float]]:

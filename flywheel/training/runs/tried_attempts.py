@@ -3,25 +3,47 @@
 from itertools import groupby
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import F, Q, QuerySet
 
 from flywheel.training.models import TrainingAttempt, TrainingRun
 
 STEPS_SHOWN = 12
-ORDERS = {"step": ("step", "place"), "reward": ("reward", "id")}
-"""Keys of the orders that a list has: the newest step first and the best of each, or the best of all."""
+OUT_OF_TURNS = "out of turns"
+"""As the metadata of a trajectory has it under `ended`, where it says otherwise why an episode was broken off."""
+ORDERS = {
+    "step": ("step", "place"),
+    "reward": ("reward", "id"),
+    "worst": ("loss", "id"),
+    "longest": ("tokens", "id"),
+}
+"""Keys of the orders that a list has: the newest step first and the best of each; or the best, the worst or the longest
+of all."""
+_KEYS: dict[str, dict[str, Any]] = {"worst": {"loss": -F("reward")}, "longest": {"tokens": F("trajectory__tokens_out")}}
+ONLY = {
+    "unsafe": Q(parts__unsafe__gt=0),
+    "invalid": (Q(parts__valid_json=0) | Q(parts__form=0)) & (Q(parts__unsafe__isnull=True) | Q(parts__unsafe=0)),
+    "unscored": Q(reward=None),
+    "broken_off": Q(trajectory__metadata__has_key="ended") & ~Q(trajectory__metadata__ended=OUT_OF_TURNS),
+    "out_of_turns": Q(trajectory__metadata__ended=OUT_OF_TURNS),
+}
+"""Kinds of attempts that a list can be narrowed to: those that did harm, are in no form that is read, have no score, or
+ended for another reason than the policy's own."""
 
 
 def attempts_of(
-    run: TrainingRun, *, order: str = "step", first: int | None = None, last: int | None = None
+    run: TrainingRun, *, order: str = "step", only: str = "", first: int | None = None, last: int | None = None
 ) -> QuerySet[TrainingAttempt]:
-    """The run's kept attempts, of the steps from `first` to `last`; in the order `reward` those that have one."""
+    """The run's kept attempts of a kind, of the steps from `first` to `last`; but for the order `step`, those that have
+    what they are ordered by."""
     rows = run.tried.select_related("trajectory").defer("trajectory__metadata", "trajectory__tools")
     if first is not None:
         rows = rows.filter(step__gte=first)
     if last is not None:
         rows = rows.filter(step__lte=last)
-    return rows.filter(reward__isnull=False) if order == "reward" else rows
+    if only:
+        rows = rows.filter(ONLY[only])
+    key = ORDERS[order][0]
+    return rows.annotate(**_KEYS.get(order, {})).filter(**{f"{key}__isnull": False})
 
 
 def overview(run: TrainingRun) -> dict[str, Any]:

@@ -118,6 +118,14 @@ def test_groups_that_all_succeed_are_told_from_those_that_all_fail() -> None:
     assert "harder ones" in acts[1]
 
 
+def test_an_alert_leads_to_its_culprits_and_not_to_the_best() -> None:
+    found = {kind: (alert.order, alert.only) for kind, measured in RAISED for alert in alerts(Measurements(**measured))}
+    assert found["reward_hacking"] == ("reward", "")
+    assert {found[kind] for kind in ("length", "truncated", "repetition")} == {("longest", "")}
+    for kind in ("unsafe", "invalid", "unscored", "broken_off", "out_of_turns"):
+        assert found[kind] == ("step", kind)
+
+
 NAMES = ["reward_mean", "entropy", "zero_variance_groups", "repetition", "completion_length_mean", "unscored", "kl"]
 
 

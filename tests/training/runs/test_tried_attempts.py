@@ -1,6 +1,6 @@
 """What a policy tried: listed by step and reward, on the run's page, on a page of its own and by API."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ from django.test import Client
 
 from flywheel.accounts.models import User
 from flywheel.training.models import TrainingAttempt, TrainingRun
+from flywheel.training.runs import tried_attempts
 from flywheel.training.runs.alert_evidence import alerts_of
 from flywheel.training.runs.step_points import step_points
 from flywheel.training.runs.tried_attempts import STEPS_SHOWN, overview
@@ -98,7 +99,7 @@ def test_the_api_lists_attempts_by_step_and_by_reward_and_cuts_pages(
     assert rewards(limit=2, order="reward", last=12)[0] == [0.5, 11 / 24]
     first = client.get(f"/api/v1/training-runs/{run.pk}/attempts", headers=headers).json()["items"][0]
     assert (first["trajectory"], first["step"], first["task"], first["seed"]) == (trace, 24, "t-1", 24)
-    assert client.get(f"/api/v1/training-runs/{run.pk}/attempts?order=worst", headers=headers).status_code == 422
+    assert client.get(f"/api/v1/training-runs/{run.pk}/attempts?order=best", headers=headers).status_code == 422
 
 
 def test_an_alert_leads_to_the_attempts_that_show_it(
@@ -110,6 +111,72 @@ def test_an_alert_leads_to_the_attempts_that_show_it(
     page = page_of(sign_in(room.cast.viewer).get(f"{HERE}/{run.pk}/"))
     assert f"/runs/{run.pk}/tried/?first=13&amp;last=24&amp;order=reward" in page
     assert client.get(f"/api/v1/training-runs/{run.pk}/alerts", headers=key("read")).json() == [alert]
+
+
+@pytest.fixture
+def told_apart(room: Room) -> TrainingRun:
+    """An attempt of each kind in one step, each of so many tokens as its place."""
+    run = room.launch(algorithm="grpo")
+    kinds: dict[str, dict[str, Any]] = {
+        "unscored": {"reward": None},
+        "unsafe": {"reward": -1.0, "parts": {"unsafe": 1.0, "valid_json": 0.0}},
+        "invalid": {"reward": -0.5, "parts": {"unsafe": 0.0, "valid_json": 0.0}},
+        "no form": {"reward": -0.4, "parts": {"form": 0.0}},
+        "broken_off": {"reward": 0.0, "ended": "broken off: too long"},
+        "out_of_turns": {"reward": 0.2, "ended": tried_attempts.OUT_OF_TURNS},
+        "good": {"reward": 1.0, "parts": {"unsafe": 0.0, "valid_json": 1.0}},
+    }
+    for place, (kind, fields) in enumerate(kinds.items()):
+        ended = {"ended": fields.pop("ended")} if "ended" in fields else {}
+        row = room.build.trajectory(source=Source.TRAINING, metadata=ended, tokens_out=place)
+        run.tried.create(step=12, place=place, task=kind, seed=1, trajectory=row, **fields)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("only", "wanted"),
+    [
+        ("unscored", ["unscored"]),
+        ("unsafe", ["unsafe"]),
+        ("invalid", ["no form", "invalid"]),
+        ("broken_off", ["broken_off"]),
+        ("out_of_turns", ["out_of_turns"]),
+    ],
+)
+def test_attempts_are_narrowed_to_a_kind(
+    told_apart: TrainingRun, client: Client, key: Callable[..., dict[str, str]], only: str, wanted: list[str]
+) -> None:
+    address = f"/api/v1/training-runs/{told_apart.pk}/attempts?only={only}"
+    assert [row["task"] for row in client.get(address, headers=key("read")).json()["items"]] == wanted
+
+
+def test_the_worst_and_the_longest_come_first_page_by_page(
+    told_apart: TrainingRun, client: Client, key: Callable[..., dict[str, str]]
+) -> None:
+    def pages(order: str) -> Iterator[str]:
+        following = ""
+        while following is not None:
+            query = {"order": order, "limit": 2, **({"cursor": following} if following else {})}
+            address = f"/api/v1/training-runs/{told_apart.pk}/attempts"
+            answer = client.get(address, query, headers=headers).json()
+            yield from (row["task"] for row in answer["items"])
+            following = answer["next"]
+
+    headers = key("read")
+    assert [*pages("worst")] == ["unsafe", "invalid", "no form", "broken_off", "out_of_turns", "good"]
+    assert [*pages("longest")] == [*reversed([*pages("worst")]), "unscored"]
+
+
+def test_an_alert_leads_to_the_attempts_of_its_kind(room: Room, told_apart: TrainingRun, sign_in: SignIn) -> None:
+    room.measured(told_apart, 12, reward__unsafe=lambda step: step / 24)
+    (alert,) = alerts_of(told_apart, step_points(told_apart)[0])
+    assert (alert["only"], alert["attempts"]) == ("unsafe", 1)
+    viewer = sign_in(room.cast.viewer)
+    address = f"{HERE}/{told_apart.pk}/tried/?first=11&last=12&order=step&only=unsafe"
+    assert address.replace("&", "&amp;") in page_of(viewer.get(f"{HERE}/{told_apart.pk}/"))
+    listed = page_of(viewer.get(address))
+    assert listed.count("<tr") == 1 + 1
+    assert '<option value="unsafe" selected>' in listed
 
 
 def test_an_alert_without_kept_attempts_leads_nowhere(room: Room, sign_in: SignIn) -> None:

@@ -9,6 +9,7 @@ from django.utils import timezone
 from flywheel.core.traces import Outcome, Trace
 from flywheel.edge.jobs import Lease
 from flywheel.training.models import TrainingAttempt, TrainingRun
+from flywheel.training.runs.tried_attempts import OUT_OF_TURNS
 from flywheel.trajectories.formats.values.hostile_json import text
 from flywheel.trajectories.models import Source
 from flywheel.trajectories.store.merge import store_rollouts
@@ -58,6 +59,7 @@ def _trace(run: TrainingRun, step: int, kept: Kept) -> Trace:
     """The attempt as a trajectory of the agent, and of none of its versions: the policy is what the run had made of its
     base by then."""
     rollout, success = kept.rollout, kept.verdict.success
+    ended = rollout.ended or (OUT_OF_TURNS if rollout.is_out_of_turns else "")
     outcome: Outcome | None = None if success is None else "success" if success else "failed"
     trace = trace_of_rollout(
         rollout,
@@ -76,7 +78,7 @@ def _trace(run: TrainingRun, step: int, kept: Kept) -> Trace:
             "reward": kept.reward,
             "state": dict(rollout.task.state),
             "slice": rollout.task.slice,
-            **({"ended": rollout.ended} if rollout.ended else {}),
+            **({"ended": ended} if ended else {}),
         },
     )
     trace.agent, trace.version = run.base.agent.name, f"{run} step {step}"

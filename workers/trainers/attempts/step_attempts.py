@@ -273,7 +273,7 @@ class Attempts:
         if self.judge.env.max_turns > 1:
             self.figures["turns"] = fmean([len(rollout.responses) for rollout in rollouts])
             self.figures["broken_off"] = fmean([bool(rollout.ended) for rollout in rollouts])
-            self.figures["out_of_turns"] = fmean([is_out_of_turns(rollout) for rollout in rollouts])
+            self.figures["out_of_turns"] = fmean([rollout.is_out_of_turns for rollout in rollouts])
 
 
 def beginnings(rollout: Rollout) -> list[Rollout]:
@@ -292,9 +292,3 @@ def repetition(episode: Episode) -> float:
     size, packed = written.itemsize, written.tobytes()  # bytes are cut and compared several times as fast as tuples
     runs = [packed[start : start + RUN * size] for start in range(0, len(packed) - (RUN - 1) * size, size)]
     return 1 - len(set(runs)) / len(runs) if runs else 0.0
-
-
-def is_out_of_turns(rollout: Rollout) -> bool:
-    """Whether the environment would have gone on, and the episode had no turns left."""
-    went_on = bool(rollout.messages) and rollout.messages[-1].role != "assistant"
-    return went_on and not rollout.ended and not rollout.error

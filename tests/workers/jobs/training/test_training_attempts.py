@@ -64,6 +64,7 @@ def test_attempts_are_trajectories_that_know_their_run_step_and_reward(lease: Le
     assert (row.source, row.version, row.version_label, row.outcome) == ("training", None, f"{run} step 2", "success")
     assert row.agent == run.base.agent
     assert row.metadata["reward"] == 1.0
+    assert row.metadata["ended"] == "out of turns", "a tool has the last word"
     assert [step.kind for step in Step.objects.filter(trajectory=row).order_by("position")] == [
         "user",
         "assistant",

@@ -24,7 +24,7 @@ from workers.sandbox.outcome import Limits
 from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import TURN_BITS, Episode
 from workers.trainers.attempts.rewards import Judge, Rewards
-from workers.trainers.attempts.step_attempts import ALIKE, Attempts, Group, is_out_of_turns, repetition
+from workers.trainers.attempts.step_attempts import ALIKE, Attempts, Group, repetition
 from workers.trainers.run import run_spec
 from workers.trainers.run.kept_attempts import Keeper, Kept, read, waiting
 from workers.worlds import world_sessions
@@ -216,9 +216,9 @@ def test_a_tool_that_never_answers_leaves_its_attempts_unscored_and_the_others_t
 def test_the_end_of_an_episode_is_told() -> None:
     game = next(iter(generate(1, seed=1)))
     talks = Rollout(game, 0, 1, [Message("user", "board"), Message("assistant", "hm"), Message("user", "board")])
-    assert is_out_of_turns(talks)
-    assert not is_out_of_turns(Rollout(game, 0, 1, talks.messages, ended="broken off: too long"))
-    assert not is_out_of_turns(Rollout(game, 0, 1, talks.messages[:2]))
+    assert talks.is_out_of_turns
+    assert not Rollout(game, 0, 1, talks.messages, ended="broken off: too long").is_out_of_turns
+    assert not Rollout(game, 0, 1, talks.messages[:2]).is_out_of_turns
     of = attempts(build("tictactoe", {}, {"kind": "tictactoe"}), list(generate(4, seed=1)), lambda _: "hm")
     step(of, 0, 1)
     assert of.figures == {
