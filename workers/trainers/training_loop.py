@@ -75,7 +75,8 @@ METRICS = {
     "sampling/sampling_logp_difference/max": "sampler_mismatch_max",
     "sampling/importance_sampling_ratio/min": "sampler_weight_min",
 }
-"""TRL's name of a metric to ours. `rewards/<part>/mean` and `/std` become `reward/<part>` and `reward_std/<part>`."""
+"""TRL's name of a metric to ours. `rewards/<part>/mean` and `/std` become `reward/<part>` and `reward_std/<part>`;
+`staleness/<age>` stays."""
 
 Measure = Callable[[int], float | None]
 """Measures what is trained at a step and records the event; the score by which it is compared, or None."""
@@ -95,6 +96,8 @@ def canonical(logs: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
         parts = name.split("/")
         if len(parts) == 3 and parts[0] == "rewards" and parts[2] in ("mean", "std"):
             ours = f"reward/{parts[1]}" if parts[2] == "mean" else f"reward_std/{parts[1]}"
+        if parts[0] == "staleness" and len(parts) == 2:
+            ours = name
         if ours is None:
             continue
         if value is None or not math.isfinite(value):

@@ -117,6 +117,7 @@ PICTURES = [
         axis="updates",
         note="between the policy that wrote a token and the one that learns from it",
     ),
+    Picture("ages", "Tokens by age", {}, share=True, note="updates, of all that was learnt from", family="staleness/"),
     Picture(
         "idle",
         "Idle",
@@ -334,7 +335,8 @@ def _lines(picture: Picture, steps: Steps) -> dict[str, str]:
     measured = {metric for _, values in steps for metric in values}
     lines = {metric: name for metric, name in picture.lines.items() if metric in measured}
     if picture.family:
-        found = sorted(metric for metric in measured if metric.startswith(picture.family))
+        found = [metric for metric in measured if metric.startswith(picture.family)]
+        found.sort(key=lambda metric: metric.removeprefix(picture.family).zfill(2))  # 2 before 10
         lines |= {metric: metric.removeprefix(picture.family).replace("_", " ") for metric in found}
     return lines
 

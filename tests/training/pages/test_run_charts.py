@@ -65,9 +65,11 @@ def test_how_far_a_sampler_is_from_the_trainer_is_drawn(room: Room) -> None:
     told = {"sampler_mismatch": 2e-6, "sync_proof": 1e-6, "sampler_idle": 0.25}
     told |= {"sampler_mismatch_max": 3e-5, "sampler_weight_min": 0.75}
     lines = {name: (lambda _, value=value: value) for name, value in told.items()}
-    room.measured(run, 2, **lines, staleness_max=lambda at: at - 1)
+    ages: dict[str, Any] = {f"staleness__{age}": lambda _: 0.25 for age in (10, 2, 1)}
+    room.measured(run, 2, **lines, **ages, staleness_max=lambda at: at - 1)
     series = drawn(run)["Sampler against trainer"]["series"]
     assert drawn(run)["Age of the attempts"]["series"][0]["y"] == [0, 1]
+    assert [line["name"] for line in drawn(run)["Tokens by age"]["series"]] == ["1", "2", "10"]
     assert drawn(run)["Idle"]["series"][0]["name"] == "sampler"
     assert drawn(run)["Sampler's worst token"]["series"][0]["y"] == [3e-5] * 2
     assert drawn(run)["Least weight of a token"]["series"][0]["y"] == [0.75] * 2

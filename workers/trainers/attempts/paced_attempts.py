@@ -8,6 +8,7 @@ elsewhere, the turn is free. When what is told here is done (`docs/design/rollou
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -90,6 +91,9 @@ class PacedAttempts(Attempts):
             ages = [step - version for episode in episodes for version in episode.versions]
             if ages:
                 self.figures |= {"staleness": fmean(ages), "staleness_max": float(max(ages))}
+            if ages and self.bound:
+                by_age = Counter(ages)
+                self.figures |= {f"staleness/{age}": by_age[age] / len(ages) for age in range(self.bound + 1)}
             self.figures |= self._idle(waited)
             self.run.event("attempts", step=step, groups=taken, oldest=max(ages, default=0))
         return self._tokens(episodes)

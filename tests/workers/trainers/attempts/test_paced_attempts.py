@@ -87,6 +87,9 @@ def test_no_token_is_older_than_the_bound_and_all_groups_are_learnt_from_once(tm
         assert [len(found[name]) for name in ("prompt_ids", "completion_ids", "logprobs")] == [4 * SIZE] * 3
         assert len(of.totals()) == 4 * SIZE
         ages.append(of.figures["staleness_max"])
+        shares = [of.figures[f"staleness/{age}"] for age in range(bound + 1)] if bound else [1.0]
+        assert sum(shares) == pytest.approx(1)
+        assert max(age for age, share in enumerate(shares) if share) == ages[-1]
         idle.append([of.figures[who] for who in ("sampler_idle", "learner_idle") if who in of.figures])
         time.sleep(0.01)  # the trainer learns
     of.close()
@@ -174,3 +177,4 @@ def test_a_run_ahead_of_its_updates_is_stopped_and_goes_on_without_a_group_twice
     assert max(row["oldest"] for row in run.events("attempts")) > 0
     assert all(row["mean"] < 1e-5 for row in run.events("proof"))
     assert all(metrics["staleness_max"] <= 2 for metrics in run.metrics().values())
+    assert all("staleness/2" in metrics for metrics in run.metrics().values())
