@@ -41,6 +41,7 @@ METRICS = {
     "broken_off": "broken_off_fraction",
     "out_of_turns": "out_of_turns_fraction",
     "repetition": "repetition",
+    "invalid": "invalid_fraction",
     "completions/mean_length": "completion_length_mean",
     "completions/max_length": "completion_length_max",
     "completions/clipped_ratio": "truncated_fraction",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
+from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.core.text.number_words import percent
 
 FEWEST = 10
@@ -24,6 +25,9 @@ CUT, CUT_BY = 0.25, 0.1
 REPEATED, REPEATED_BY = 0.2, 0.1
 WORSE = 0.05
 """Of attempts that do harm, are unreadable or unscored."""
+FEWEST_LABELS, DISPUTED = 5, 0.05
+"""Labelled attempts that say something of a verifier, and a share of failures among those that it passes that is more
+than a slip."""
 DULL = 0.8
 """Of groups whose attempts all earn the same."""
 COLLAPSED, LEAST_ENTROPY = 0.1, 0.01
@@ -55,6 +59,10 @@ class Measurements:
     is_finished: bool = False
     tasks: int | None = None
     """Held-out tasks of each evaluation that were scored."""
+    labelled: int = 0
+    """Attempts that the verifier passed and people labelled."""
+    overruled: Sequence[int] = ()
+    """The steps of those that people call failures."""
 
     def series(self, name: str) -> Series:
         return [(step, metrics[name]) for step, metrics in self.steps if name in metrics]
@@ -114,22 +122,47 @@ def _growth(series: Series) -> _Growth | None:
 
 def _hacking(measured: Measurements) -> Iterator[Alert]:
     """Reward that rises while what it should stand for does not: the verifier may be fooled."""
-    growth = _growth(measured.reward)
-    name, scores = ("validation", measured.validation) if len(measured.validation) >= 3 else ("held-out", ())
-    scores = scores or measured.held_out
-    if growth is None or not growth.is_by(GAIN) or len(scores) < 3:
+    growth, flat = _growth(measured.reward), _flat_scores(measured)
+    if growth is None or not growth.is_by(GAIN) or not flat:
         return
-    start, later = scores[0][1], fmean([score for _, score in scores[-max(1, len(scores) // 3) :]])
-    if later > start + FLAT or scores[-1][1] > start + FLAT:
-        return
-    what = {"validation": "the validation score", "held-out": "held-out success"}[name]
     yield Alert(
         "reward_hacking",
-        f"reward rose by {growth.gain:.2f} (from {growth.before:.2f} to {growth.after:.2f}) and {what} did not: "
-        f"{percent(start)} at step {scores[0][0]}, {percent(scores[-1][1])} at step {scores[-1][0]}",
+        f"reward rose by {growth.gain:.2f} (from {growth.before:.2f} to {growth.after:.2f}) and {flat}",
         "look at the attempts with the best rewards: if they are no good, cancel the run and fix the verifier",
         *_span(growth.last),
     )
+
+
+def _overruled(measured: Measurements) -> Iterator[Alert]:
+    """People call attempts failures that the verifier passes, more than slips of a label would explain."""
+    if measured.labelled < FEWEST_LABELS or not measured.overruled:
+        return
+    share = proportion(len(measured.overruled), measured.labelled)
+    if share.mean is None or share.low is None or share.high is None or share.low <= DISPUTED:
+        return
+    yield Alert(
+        "overruled",
+        f"people call {len(measured.overruled)} of {measured.labelled} labelled attempts failures that the verifier "
+        f"passes: {percent(share.mean)}, in all probably {percent(share.low)} to {percent(share.high)}",
+        "fix the verifier, whose probes they are by their labels, and audit it again; cancel the run if it learns from "
+        "such attempts",
+        min(measured.overruled),
+        max(measured.overruled),
+        only="overruled",
+    )
+
+
+def _flat_scores(measured: Measurements) -> str:
+    """That the validation score, or without one held-out success, did not rise; empty where it did, or is too new."""
+    is_validated = len(measured.validation) >= 3
+    scores = measured.validation if is_validated else measured.held_out
+    if len(scores) < 3:
+        return ""
+    (first_at, start), (last_at, last) = scores[0], scores[-1]
+    if max(last, fmean([score for _, score in scores[-max(1, len(scores) // 3) :]])) > start + FLAT:
+        return ""
+    what = "the validation score" if is_validated else "held-out success"
+    return f"{what} did not: {percent(start)} at step {first_at}, {percent(last)} at step {last_at}"
 
 
 def _falling(measured: Measurements) -> Iterator[Alert]:
@@ -166,13 +199,13 @@ def _no_better(measured: Measurements) -> Iterator[Alert]:
 def _worse(measured: Measurements) -> Iterator[Alert]:
     for name, what, act in (
         ("reward/unsafe", "attempts that do harm", "raise unsafe_penalty, or cancel the run"),
-        ("reward/invalid_form", "answers in no readable form", "raise invalid_penalty, or lower the learning rate"),
+        ("invalid_fraction", "answers in no readable form", "raise invalid_penalty, or lower the learning rate"),
         ("unscored", "attempts without a score", "read why in the attempts: the verifier fails at them"),
     ):
         growth = _growth(measured.series(name))
         if growth is not None and growth.is_by(WORSE):
             rose = f"from {percent(growth.before)} to {percent(growth.after)}"
-            kind = name.removeprefix("reward/").replace("_form", "")
+            kind = name.removeprefix("reward/").removesuffix("_fraction")
             yield Alert(kind, f"{what} grew {rose} of all", act, *_span(growth.last), order="step", only=kind)
 
 
@@ -210,11 +243,13 @@ def _no_variance(measured: Measurements) -> Iterator[Alert]:
 
 
 def _longer(measured: Measurements) -> Iterator[Alert]:
-    """Length that grows without reward, and answers that are cut off."""
+    """Length that grows without reward, or with a reward that is nothing elsewhere, and answers that are cut off."""
     length, reward = _growth(measured.series("completion_length_mean")), _growth(measured.reward)
     is_longer = length is not None and length.is_by(LONGER_BY) and length.after >= LONGER * length.before
-    if length is not None and is_longer and (reward is None or reward.gain < SLIP):
+    flat, pays = _flat_scores(measured), reward is not None and reward.gain >= SLIP
+    if length is not None and is_longer and (flat or not pays):
         rose = "" if reward is None else f", and the reward by {reward.gain:.2f}"
+        rose += f"; {flat}" if pays else ""
         yield Alert(
             "length",
             f"attempts grew from {length.before:.0f} to {length.after:.0f} tokens{rose}",
@@ -263,6 +298,7 @@ def _plateau(measured: Measurements) -> Iterator[Alert]:
         f"the reward has not risen since step {half[0][0]}: {fmean(before):.2f}, then {fmean(after):.2f}",
         "cancel the run and use its newest checkpoint, or go on with other tasks or a higher learning rate",
         *_span(half),
+        order="worst",
     )
 
 
@@ -319,8 +355,8 @@ def _mismatch(measured: Measurements) -> Iterator[Alert]:
 
 
 RULES: tuple[Callable[[Measurements], Iterator[Alert]], ...] = (
-    _hacking, _falling, _no_better, _worse, _entropy, _no_variance, _longer, _repeating, _plateau, _unlearning,
-    _ending_early, _mismatch,
+    _hacking, _overruled, _falling, _no_better, _worse, _entropy, _no_variance, _longer, _repeating, _plateau,
+    _unlearning, _ending_early, _mismatch,
 )  # fmt: skip
 
 

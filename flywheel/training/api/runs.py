@@ -55,8 +55,9 @@ class AttemptsQuery(ListQuery):
     order: Literal["step", "reward", "worst", "longest"] = "step"
     """`step`: the newest step first, of each the best first. `reward` and `worst`: the best or the worst first, without
     the unscored ones. `longest`: by tokens written, without deleted trajectories."""
-    only: Literal["", "unsafe", "invalid", "unscored", "broken_off", "out_of_turns"] = ""
-    """Only attempts that did harm, are unreadable, have no score, or ended early; empty for all."""
+    only: Literal["", "unsafe", "invalid", "unscored", "broken_off", "out_of_turns", "overruled"] = ""
+    """Only attempts that did harm, are unreadable, have no score, ended early, or passed the verifier and are labelled
+    failures; empty for all."""
     first: int | None = Field(None, ge=0, le=INTEGER)
     """First step."""
     last: int | None = Field(None, ge=0, le=INTEGER)
@@ -251,8 +252,8 @@ class AttemptOut(Schema):
 
 class AlertOut(Schema):
     kind: str
-    """`reward_hacking`, `overfitting`, `no_better`, `unsafe`, `invalid`, `unscored`, `entropy_collapse`, `no_variance`,
-    `length`, `truncated`, `repetition`, `plateau`, `unlearning`, `broken_off`, `out_of_turns`,
+    """`reward_hacking`, `overruled`, `overfitting`, `no_better`, `unsafe`, `invalid`, `unscored`, `entropy_collapse`,
+    `no_variance`, `length`, `truncated`, `repetition`, `plateau`, `unlearning`, `broken_off`, `out_of_turns`,
     `sampler_mismatch`, `sampler_weight`, or `trainer` for the trainer's own warnings."""
     saw: str
     """What the measurements show, with numbers and steps."""

@@ -61,6 +61,7 @@ PICTURES = [
         note="judged as they are",
     ),
     Picture("unscored", "Unscored attempts", {"unscored": "attempts"}, share=True),
+    Picture("invalid", "Unreadable answers", {"invalid_fraction": "attempts"}, share=True),
     Picture("entropy", "Entropy", {"entropy": "entropy"}, axis="nats per token"),
     Picture("replay_loss", "Loss of replayed rows", {"replay_loss": "loss"}, axis="nats per token"),
     Picture("teacher_kl", "Distance from the teacher", {"teacher_kl": "KL"}, axis="nats per token"),

@@ -24,6 +24,7 @@ KINDS = {
     "unscored": "Unscored",
     "broken_off": "Broken off",
     "out_of_turns": "Out of turns",
+    "overruled": "Passed, but labelled failures",
 }
 
 

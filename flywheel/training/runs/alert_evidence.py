@@ -7,7 +7,7 @@ from flywheel.core.evidence import run_alerts
 from flywheel.core.evidence.run_alerts import Alert, Measurements
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.runs.step_points import Steps
-from flywheel.training.runs.tried_attempts import attempts_of
+from flywheel.training.runs.tried_attempts import ONLY, PASSED, attempts_of
 
 WARNINGS = 8
 """The trainer's own newest warnings."""
@@ -26,6 +26,8 @@ def alerts_of(run: TrainingRun, steps: Steps) -> list[dict[str, Any]]:
             _scores(run, Point.Kind.VALIDATION),
             run.is_finished,
             newest.get("n"),
+            run.tried.filter(PASSED).exclude(trajectory=None).exclude(trajectory__label="").count(),
+            list(run.tried.filter(ONLY["overruled"]).values_list("step", flat=True)),
         )
     )
     return [{**asdict(alert), "attempts": _kept(run, alert)} for alert in found]

@@ -5,7 +5,9 @@ from typing import Any
 
 from django.db.models import F, Q, QuerySet
 
+from flywheel.core.verifiers import PASS
 from flywheel.training.models import TrainingAttempt, TrainingRun
+from flywheel.trajectories.models import Label
 
 STEPS_SHOWN = 12
 OUT_OF_TURNS = "out of turns"
@@ -19,15 +21,18 @@ ORDERS = {
 """Keys of the orders that a list has: the newest step first and the best of each; or the best, the worst or the longest
 of all."""
 _KEYS: dict[str, dict[str, Any]] = {"worst": {"loss": -F("reward")}, "longest": {"tokens": F("trajectory__tokens_out")}}
+PASSED = Q(score__gte=PASS - 1e-9)
+"""As `Verdict.success`."""
 ONLY = {
     "unsafe": Q(parts__unsafe__gt=0),
     "invalid": (Q(parts__valid_json=0) | Q(parts__form=0)) & (Q(parts__unsafe__isnull=True) | Q(parts__unsafe=0)),
     "unscored": Q(reward=None),
     "broken_off": Q(trajectory__metadata__has_key="ended") & ~Q(trajectory__metadata__ended=OUT_OF_TURNS),
     "out_of_turns": Q(trajectory__metadata__ended=OUT_OF_TURNS),
+    "overruled": PASSED & Q(trajectory__label=Label.FAILURE),
 }
-"""Kinds of attempts that a list can be narrowed to: those that did harm, are in no form that is read, have no score, or
-ended for another reason than the policy's own."""
+"""Kinds of attempts that a list can be narrowed to: those that did harm, are in no form that is read, have no score,
+ended for another reason than the policy's own, or are failures by people's word that the verifier passed."""
 
 
 def attempts_of(

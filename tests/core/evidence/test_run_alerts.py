@@ -33,14 +33,17 @@ RISING = {"reward_mean": ramp(0.2, 0.7, noise=0.05)}
 RAISED: list[tuple[str, dict[str, Any]]] = [
     ("reward_hacking", {"steps": steps(**RISING), "held_out": FLAT_SCORES}),
     ("reward_hacking", {"steps": steps(**RISING), "validation": FLAT_SCORES, "held_out": RISING_SCORES}),
+    ("overruled", {"labelled": 8, "overruled": [3, 3, 17]}),
     ("overfitting", {"held_out": [(0, 0.2), (20, 0.6), (40, 0.4)]}),
     ("no_better", {"validation": [(0, 0.4), (20, 0.4), (40, 0.1)], "is_finished": True}),
     ("unsafe", {"steps": steps(reward__unsafe=ramp(0.0, 0.2, noise=0.02))}),
-    ("invalid", {"steps": steps(reward__invalid_form=ramp(0.1, 0.5, noise=0.05))}),
+    ("invalid", {"steps": steps(invalid_fraction=ramp(0.1, 0.5, noise=0.05))}),
     ("unscored", {"steps": steps(unscored=ramp(0.0, 0.3))}),
     ("entropy_collapse", {"steps": steps(entropy=lambda step: 2.0 if step < 40 else 0.1, **RISING)}),
     ("no_variance", {"steps": steps(zero_variance_groups=lambda step: 0.2 if step < 45 else 0.9)}),
     ("length", {"steps": steps(completion_length_mean=ramp(80, 240, noise=10), reward_mean=ramp(0.5, 0.4))}),
+    ("length", {"steps": steps(30, completion_length_mean=ramp(80, 240, 30), reward_mean=ramp(0.5, 0.58, 30)),
+                "validation": FLAT_SCORES}),
     ("truncated", {"steps": steps(truncated_fraction=ramp(0.0, 0.5, noise=0.02))}),
     ("repetition", {"steps": steps(repetition=ramp(0.02, 0.5, noise=0.03))}),
     ("plateau", {"steps": steps(400, reward_mean=lambda step: ramp(0.3, 0.5, 100, noise=0.05)(min(step, 100)))}),
@@ -66,6 +69,9 @@ QUIET: list[tuple[str, dict[str, Any]]] = [
     ("validation rises late", {"steps": steps(**RISING), "validation": [(0, 0.4), (20, 0.4), (40, 0.4), (60, 0.55)]}),
     ("too few evaluations", {"steps": steps(**RISING), "held_out": FLAT_SCORES[:2]}),
     ("the reward is noise", {"steps": steps(20, reward_mean=ramp(0.4, 0.5, 20, noise=0.3)), "held_out": FLAT_SCORES}),
+    ("a label or two", {"labelled": 2, "overruled": [3, 5]}),
+    ("one label may be a slip", {"labelled": 40, "overruled": [3]}),
+    ("people agree", {"labelled": 40}),
     ("success falls by chance", {"held_out": [(0, 0.5), (20, 0.53), (40, 0.49)]}),
     ("validation may still rise", {"validation": [(0, 0.4), (20, 0.4), (40, 0.1)]}),
     ("harm is rare and does not grow", {"steps": steps(reward__unsafe=ramp(0.03, 0.03, noise=0.02))}),
@@ -106,6 +112,21 @@ def test_an_alert_says_what_it_saw_and_in_which_steps() -> None:
         41,
         50,
     )
+
+
+def test_the_share_that_people_overrule_has_its_count_and_its_interval() -> None:
+    (alert,) = alerts(Measurements(labelled=8, overruled=[3, 3, 17]))
+    assert "3 of 8 labelled attempts" in alert.saw
+    assert "38%, in all probably 14% to 69%" in alert.saw
+    assert (alert.first, alert.last, alert.only) == (3, 17, "overruled")
+
+
+def test_attempts_that_grow_with_a_reward_that_nothing_else_shows_are_two_alerts() -> None:
+    longer = steps(completion_length_mean=ramp(80, 240), **RISING)
+    found = alerts(Measurements(longer, validation=FLAT_SCORES))
+    assert [alert.kind for alert in found] == ["reward_hacking", "length"]
+    assert found[1].saw.endswith("; the validation score did not: 40% at step 0, 40% at step 60")
+    assert kinds(steps=longer, validation=RISING_SCORES) == []
 
 
 def test_groups_that_all_succeed_are_told_from_those_that_all_fail() -> None:

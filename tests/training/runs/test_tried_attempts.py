@@ -12,7 +12,7 @@ from flywheel.training.runs import tried_attempts
 from flywheel.training.runs.alert_evidence import alerts_of
 from flywheel.training.runs.step_points import step_points
 from flywheel.training.runs.tried_attempts import STEPS_SHOWN, overview
-from flywheel.trajectories.models import Source
+from flywheel.trajectories.models import Source, Trajectory
 from tests.pages import page_of
 from tests.training.conftest import Room
 
@@ -177,6 +177,22 @@ def test_an_alert_leads_to_the_attempts_of_its_kind(room: Room, told_apart: Trai
     listed = page_of(viewer.get(address))
     assert listed.count("<tr") == 1 + 1
     assert '<option value="unsafe" selected>' in listed
+
+
+def test_people_who_overrule_the_verifier_are_an_alert(room: Room, run: TrainingRun) -> None:
+    """Five labels on attempts that passed; those on others, and none, say nothing of that."""
+    run.tried.filter(place=2).update(score=1.0)
+    for step in range(1, 7):
+        with_trajectory(room, run, step)
+    passed = Trajectory.objects.filter(training_attempt__run=run, training_attempt__step__lte=5)
+    passed.update(label="pass")
+    assert alerts_of(run, []) == []
+    Trajectory.objects.filter(training_attempt__run=run, training_attempt__step__in=[2, 4]).update(label="failure")
+    failed = room.build.trajectory(source=Source.TRAINING, label="failure")
+    run.tried.filter(step=9, place=1).update(trajectory=failed)
+    (alert,) = alerts_of(run, [])
+    assert (alert["kind"], alert["first"], alert["last"], alert["attempts"]) == ("overruled", 2, 4, 2)
+    assert "2 of 5 labelled attempts" in alert["saw"]
 
 
 def test_an_alert_without_kept_attempts_leads_nowhere(room: Room, sign_in: SignIn) -> None:

@@ -21,7 +21,7 @@ from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.verifiers import Verdict
 from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import TURN_BITS, Episode, EpisodeEngine
-from workers.trainers.attempts.rewards import Judge, Rewards
+from workers.trainers.attempts.rewards import FORMS, Judge, Rewards, is_unreadable
 from workers.trainers.run import ranks
 from workers.trainers.run.kept_attempts import Keeper, Kept
 from workers.trainers.run.run_spec import Spec, tools_of
@@ -264,6 +264,9 @@ class Attempts:
             "unscored": self.judge.unscored(verdicts),
             "repetition": fmean([repetition(episode) for episode in episodes]),
         }
+        judged = [verdict for group in self.groups for verdict in group.verdicts if verdict.score is not None]
+        if any(verdict.parts.keys() & FORMS for verdict in judged):
+            self.figures["invalid"] = fmean([is_unreadable(verdict) for verdict in judged])
         if self._rounds:
             self.figures["resampled"] = float(resampled)
         if self.curriculum is not None:

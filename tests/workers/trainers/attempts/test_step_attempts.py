@@ -115,6 +115,7 @@ def test_rewards_are_those_of_the_attempts_that_trl_was_given() -> None:
     values = rewarded(of)
     assert set(values["exact"][:4]) == {0.0, 1.0}
     assert values["exact"][4:] == [0.0] * 4
+    assert of.figures["invalid"] == values["exact"].count(0.0) / 8, "without a penalty too: the others say no"
 
 
 def test_each_attempt_has_a_seed_of_its_own_and_the_same_one_after_a_resume() -> None:
