@@ -297,7 +297,7 @@ def _validated(
 
 
 def _draw(picture: Picture, steps: Steps, run: TrainingRun, stride: int) -> dict[str, Any] | None:
-    lines = _lines(picture, steps)
+    lines = lines_of(picture, steps)
     if not lines:
         return None
     scale = 100.0 if picture.share else 1.0
@@ -331,8 +331,8 @@ def _draw(picture: Picture, steps: Steps, run: TrainingRun, stride: int) -> dict
     }
 
 
-def _lines(picture: Picture, steps: Steps) -> dict[str, str]:
-    """The picture's metrics that the run measured."""
+def lines_of(picture: Picture, steps: Steps) -> dict[str, str]:
+    """The picture's metrics that were measured, and what their lines are called."""
     measured = {metric for _, values in steps for metric in values}
     lines = {metric: name for metric, name in picture.lines.items() if metric in measured}
     if picture.family:

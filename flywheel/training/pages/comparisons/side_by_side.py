@@ -20,6 +20,7 @@ from flywheel.training.models import TrainingRun
 from flywheel.training.pages.comparisons import comparison_charts
 from flywheel.training.runs import compared_runs
 from flywheel.training.runs.compared_runs import CHARTED, Measure, Side
+from flywheel.training.runs.step_points import step_points
 
 SUGGESTED = 50
 """Newest runs that can be added."""
@@ -41,7 +42,8 @@ WORDS = {
 @require_GET
 @requires(Permission.VIEW)
 def compare(request: PageRequest) -> HttpResponse:
-    """The runs of the address, in its order; `success` is the percentage of held-out tasks that they are timed to."""
+    """The runs of the address, in its order; `success` is the percentage of held-out tasks that they are timed to, and
+    `picture` a picture of the run page that is drawn of all of them too."""
     runs = _runs(request)
     sides = [compared_runs.side_of(run) for run in runs]
     threshold, is_readable = _threshold(request.GET.get("success", ""))
@@ -52,6 +54,9 @@ def compare(request: PageRequest) -> HttpResponse:
     others = TrainingRun.objects.filter(project=request.project).exclude(pk__in=chosen).select_related("base__agent")
     differing, equal = compared_runs.given_rows(sides) if sides else ({}, {})
     by_run = list(zip(*differing.values(), strict=True)) or [()] * len(sides)
+    charted = sides if len(runs) <= CHARTED else []
+    measured = {side.run.pk: step_points(side.run)[0] for side in charted}
+    picture = request.GET.get("picture", "")
     context = {
         "columns": [
             _column(side, groups, chosen, request.GET.get("success", "")) | {"values": _words(values)}
@@ -63,7 +68,10 @@ def compare(request: PageRequest) -> HttpResponse:
         "open": sum(not run.is_finished for run in runs),
         "measures": [(group, comparison_charts.threshold_words(group)) for group in groups],
         "held_out": [comparison_charts.held_out(group) for group in groups if len(runs) <= CHARTED],
-        "curves": comparison_charts.curves(sides) if len(runs) <= CHARTED else [],
+        "validation": comparison_charts.validation(charted),
+        "curves": comparison_charts.curves(charted, measured, picture),
+        "pictures": comparison_charts.choices(measured),
+        "picture": picture,
         "differing": _shown({name: values for name, values in differing.items() if None not in values}),
         "partial": _shown({name: values for name, values in differing.items() if None in values}),
         "equal": _shown(equal),

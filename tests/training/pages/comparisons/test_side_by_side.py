@@ -38,6 +38,34 @@ def test_the_curves_of_like_runs_are_drawn_over_one_another(room: Room, sign_in:
     assert "Not all are measured alike" not in page_of(page)
 
 
+def test_validation_is_drawn_over_one_another_where_the_tasks_are_the_same(room: Room, sign_in: SignIn) -> None:
+    runs = [room.launch(), room.launch(settings={"learning_rate": 2e-4}), room.launch(seed=2)]
+    for run in runs:
+        for step, score in ((0, 0.25), (10, 0.5)):
+            values = {"success": score, "score": score, "n": 7, "unscored": 1}
+            Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=step, at=NOON, values=values)
+    page = shown(sign_in, room.cast.viewer, *runs)
+    (chart,) = page.context["validation"]
+    assert [line["name"] for line in chart["series"]] == [f"{run} SFT" for run in runs[:2]]
+    assert chart["series"][0]["y"] == [25.0, 50.0]
+    assert chart["note"] == "the same 8 training tasks, kept aside"
+
+
+def test_any_picture_that_two_runs_have_can_be_drawn_over_one_another(room: Room, sign_in: SignIn) -> None:
+    runs = [room.launch(), room.launch(seed=2)]
+    for run in runs:
+        room.measured(run, 4, loss=float, accuracy=lambda _: 0.5)
+    room.measured(room.launch(seed=3), 4, entropy=float)
+    page = shown(sign_in, room.cast.viewer, *runs)
+    assert page.context["pictures"] == {"accuracy": "Token accuracy"}
+    assert [chart["title"] for chart in page.context["curves"]] == ["Loss"]
+    page = shown(sign_in, room.cast.viewer, *runs, picture="accuracy")
+    (accuracy,) = [chart for chart in page.context["curves"] if chart["title"] == "Token accuracy"]
+    assert [line["y"] for line in accuracy["series"]] == [[50.0] * 4] * 2
+    assert '<option value="accuracy" selected>' in page_of(page)
+    assert len(shown(sign_in, room.cast.viewer, *runs, picture="nothing").context["curves"]) == 1
+
+
 def test_unlike_runs_are_drawn_apart_and_the_page_says_why(room: Room, sign_in: SignIn) -> None:
     sft, grpo = room.launch(), room.launch(algorithm="grpo")
     for run in (sft, grpo):
