@@ -1,7 +1,7 @@
-"""Launched runs for programs: several side by side, one repeated, and the files of one."""
+"""Launched runs for programs: several side by side, one repeated, and the attempts, alerts and files of one."""
 
 import uuid
-from typing import Any
+from typing import Any, Literal
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -9,15 +9,24 @@ from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.answers import EstimateOut, Ref
+from flywheel.edge.answers import EstimateOut, ListQuery, Ref, TraceId, page_of, paginate
+from flywheel.edge.numbers import INTEGER
 from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, Schema
 from flywheel.training.api.runs import RunOut
 from flywheel.training.launch.run_sweeps import MOST
 from flywheel.training.models import TrainingRun
-from flywheel.training.runs import compared_runs, kept_checkpoints, run_files, run_repeats
+from flywheel.training.runs import (
+    alert_evidence,
+    compared_runs,
+    kept_checkpoints,
+    run_files,
+    run_repeats,
+    tried_attempts,
+)
 from flywheel.training.runs.compared_runs import Measure, Side
 from flywheel.training.runs.kept_checkpoints import Kept
+from flywheel.training.runs.step_points import step_points
 
 router = Router(tags=["training"])
 
@@ -27,6 +36,19 @@ class CompareQuery(Schema):
     """Ids of up to 16 runs: `run=1&run=2`."""
     success: float | None = Field(None, ge=0, le=1)
     """Share of held-out tasks that the runs are timed to; half-way from the start to the best if omitted."""
+
+
+class AttemptsQuery(ListQuery):
+    order: Literal["step", "reward", "worst", "longest"] = "step"
+    """`step`: the newest step first, of each the best first. `reward` and `worst`: the best or the worst first, without
+    the unscored ones. `longest`: by tokens written, without deleted trajectories."""
+    only: Literal["", "unsafe", "invalid", "unscored", "broken_off", "out_of_turns", "overruled"] = ""
+    """Only attempts that did harm, are unreadable, have no score, ended early, or passed the verifier and are labelled
+    failures; empty for all."""
+    first: int | None = Field(None, ge=0, le=INTEGER)
+    """First step."""
+    last: int | None = Field(None, ge=0, le=INTEGER)
+    """Last step."""
 
 
 class ReachedOut(Schema):
@@ -139,6 +161,40 @@ class RunFileOut(Schema):
     """Empty while the file still grows, and for large logs."""
 
 
+class AttemptOut(Schema):
+    step: int
+    """The step that learnt from it."""
+    task: str
+    seed: int
+    reward: float | None
+    """The score less penalties; null if it was not scored."""
+    score: float | None
+    parts: dict[str, float | None]
+    reason: str
+    trajectory: TraceId | None
+    """Trace id of its trajectory; null once that was deleted."""
+
+
+class AlertOut(Schema):
+    kind: str
+    """`reward_hacking`, `overruled`, `overfitting`, `no_better`, `unsafe`, `invalid`, `unscored`, `entropy_collapse`,
+    `no_variance`, `length`, `truncated`, `repetition`, `plateau`, `unlearning`, `broken_off`, `out_of_turns`,
+    `sampler_mismatch`, `sampler_weight`, or `trainer` for the trainer's own warnings."""
+    saw: str
+    """What the measurements show, with numbers and steps."""
+    act: str
+    """What would help; empty where `saw` says it."""
+    first: int | None
+    """First step whose attempts show it."""
+    last: int | None
+    order: str
+    """Lists the attempts that show it first."""
+    only: str
+    """Kind of the attempts that show it; empty for all."""
+    attempts: int
+    """How many of them are kept: list them with `first`, `last`, `order` and `only`."""
+
+
 @router.get("/training-runs/compare", response=ComparedOut, auth=Key(Scope.READ))
 def compare_training_runs(request: HttpRequest, query: Query[CompareQuery]) -> dict[str, Any]:
     """Compare up to 16 runs: held-out success by step, results, cost, and the settings that differ."""
@@ -211,6 +267,21 @@ def get_run_file(request: HttpRequest, run_id: int, name: str) -> HttpResponseBa
     `If-Range` with the ETag gives the whole file if it has changed. Answers 304 if `If-None-Match` names its current
     ETag. Downloading `events.jsonl`, which has answers to held-out tasks, is recorded as a look at them."""
     return run_files.download(request, _run(request, run_id), name, keyed(request).actor)
+
+
+@router.get("/training-runs/{run_id}/attempts", response=page_of(AttemptOut), auth=Key(Scope.READ))
+def list_run_attempts(request: HttpRequest, run_id: int, asked: Query[AttemptsQuery]) -> dict[str, Any]:
+    """List the kept attempts that a reinforcement run learnt from, optionally `only` of one kind."""
+    about = {name: getattr(asked, name) for name in ("order", "only", "first", "last")}
+    rows = tried_attempts.attempts_of(_run(request, run_id), **about)
+    return paginate(rows, asked, keys=tried_attempts.ORDERS[asked.order])
+
+
+@router.get("/training-runs/{run_id}/alerts", response=list[AlertOut], auth=Key(Scope.READ))
+def list_run_alerts(request: HttpRequest, run_id: int) -> list[dict[str, Any]]:
+    """List what a run's measurements show that a person should act on, as its page does."""
+    run = _run(request, run_id)
+    return alert_evidence.alerts_of(run, step_points(run)[0])
 
 
 def _compared(side: Side, groups: list[Measure]) -> dict[str, Any]:

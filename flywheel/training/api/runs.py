@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -10,8 +10,7 @@ from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.answers import ListQuery, Ref, TraceId, cut_page, page_of, paginate
-from flywheel.edge.numbers import INTEGER
+from flywheel.edge.answers import ListQuery, Ref, cut_page, page_of, paginate
 from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, Schema
 from flywheel.evals.api.references import version_of
@@ -19,8 +18,7 @@ from flywheel.training.api.references import LaunchIn, RunIn, TypedSweepIn
 from flywheel.training.launch import reward_lock, run_budgets, run_sweeps
 from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
-from flywheel.training.runs import alert_evidence, run_forecasts, tried_attempts
-from flywheel.training.runs.step_points import step_points
+from flywheel.training.runs import run_forecasts
 
 router = Router(tags=["training"])
 
@@ -49,19 +47,6 @@ class EventsQuery(Schema):
     """Id of the last event that you have; 0 for all."""
     limit: int = Field(POINTS_MAX, ge=1, le=POINTS_MAX)
     """Events per page."""
-
-
-class AttemptsQuery(ListQuery):
-    order: Literal["step", "reward", "worst", "longest"] = "step"
-    """`step`: the newest step first, of each the best first. `reward` and `worst`: the best or the worst first, without
-    the unscored ones. `longest`: by tokens written, without deleted trajectories."""
-    only: Literal["", "unsafe", "invalid", "unscored", "broken_off", "out_of_turns", "overruled"] = ""
-    """Only attempts that did harm, are unreadable, have no score, ended early, or passed the verifier and are labelled
-    failures; empty for all."""
-    first: int | None = Field(None, ge=0, le=INTEGER)
-    """First step."""
-    last: int | None = Field(None, ge=0, le=INTEGER)
-    """Last step."""
 
 
 class ResumeRunIn(Body):
@@ -236,40 +221,6 @@ class TrainingPointOut(Schema):
     `environments`, and `overall` is the mean score of all. For `samples`, a list."""
 
 
-class AttemptOut(Schema):
-    step: int
-    """The step that learnt from it."""
-    task: str
-    seed: int
-    reward: float | None
-    """The score less penalties; null if it was not scored."""
-    score: float | None
-    parts: dict[str, float | None]
-    reason: str
-    trajectory: TraceId | None
-    """Trace id of its trajectory; null once that was deleted."""
-
-
-class AlertOut(Schema):
-    kind: str
-    """`reward_hacking`, `overruled`, `overfitting`, `no_better`, `unsafe`, `invalid`, `unscored`, `entropy_collapse`,
-    `no_variance`, `length`, `truncated`, `repetition`, `plateau`, `unlearning`, `broken_off`, `out_of_turns`,
-    `sampler_mismatch`, `sampler_weight`, or `trainer` for the trainer's own warnings."""
-    saw: str
-    """What the measurements show, with numbers and steps."""
-    act: str
-    """What would help; empty where `saw` says it."""
-    first: int | None
-    """First step whose attempts show it."""
-    last: int | None
-    order: str
-    """Lists the attempts that show it first."""
-    only: str
-    """Kind of the attempts that show it; empty for all."""
-    attempts: int
-    """How many of them are kept: list them with `first`, `last`, `order` and `only`."""
-
-
 class TrainingEventOut(Schema):
     id: int
     at: datetime
@@ -382,21 +333,6 @@ def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]
     """List a run's measurements by step: step metrics, held-out evaluations, validations or sample rollouts."""
     points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
     return cut_page(points, asked.limit, "step")
-
-
-@router.get("/training-runs/{run_id}/attempts", response=page_of(AttemptOut), auth=Key(Scope.READ))
-def list_run_attempts(request: HttpRequest, run_id: int, asked: Query[AttemptsQuery]) -> dict[str, Any]:
-    """List the kept attempts that a reinforcement run learnt from, optionally `only` of one kind."""
-    about = {name: getattr(asked, name) for name in ("order", "only", "first", "last")}
-    rows = tried_attempts.attempts_of(_run(request, run_id), **about)
-    return paginate(rows, asked, keys=tried_attempts.ORDERS[asked.order])
-
-
-@router.get("/training-runs/{run_id}/alerts", response=list[AlertOut], auth=Key(Scope.READ))
-def list_run_alerts(request: HttpRequest, run_id: int) -> list[dict[str, Any]]:
-    """List what a run's measurements show that a person should act on, as its page does."""
-    run = _run(request, run_id)
-    return alert_evidence.alerts_of(run, step_points(run)[0])
 
 
 @router.get("/training-runs/{run_id}/events", response=Events, auth=Key(Scope.READ))
