@@ -3,7 +3,7 @@
 One table, `PICTURES`, says which there are; what a run did not measure gives no picture.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,31 +224,29 @@ def validation(run: TrainingRun) -> list[dict[str, Any]]:
     each environment and for each slice, dashed where all of them began."""
     rows = run.points.filter(kind=Point.Kind.VALIDATION).order_by("step").values_list("step", "values")
     points = list(rows) if run.makes_policy else []
-    first = run.task_sets[0].environment.name if len(run.task_sets) > 1 else "all"
-    groups: dict[str, dict[int, Mapping[str, Any]]] = {first: dict(points)}
+    first = run.task_sets[0].environment_version.environment.name if len(run.task_sets) > 1 else "all"
+    groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for step, values in points:
-        for name, found in _apart(values):
+        for name, found in _apart(values, first):
             groups.setdefault(name, {})[step] = found
-    whole = groups.pop(first)
     largest = sorted(groups, key=lambda name: -max(found["n"] for found in groups[name].values()))[: MOST_LINES - 1]
     left_out = len(groups) - len(largest)
-    lines = {first: whole} | {name: groups[name] for name in largest}
-    parts = sorted({part for found in lines.values() for each in found.values() for part in each.get("parts", ())})
+    lines = [(first, dict(points)), *((name, groups[name]) for name in largest)]
+    parts = sorted({part for _, found in lines for each in found.values() for part in each.get("parts", ())})
     pictures = [*VALIDATED, *(_of_part(part) for part in parts)]
-    found = (_validated(picture, value, lines, run) for picture, value in pictures)
-    drawn = [spec for spec in found if spec]
+    drawn = [spec for picture, value in pictures if (spec := _validated(picture, value, lines, run))]
     for spec in drawn if left_out else ():
         spec["note"] = "; ".join(filter(None, [spec["note"], f"{left_out} smaller slices left out"]))
     return drawn
 
 
-def _apart(values: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+def _apart(values: Mapping[str, Any], first: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
     """The other environments of a validation and the slices of all, by what their lines are called."""
     environments = values.get("environments", {})
     yield from environments.items()
-    for where, found in [("", values), *environments.items()]:
+    for where, found in [(first, values), *environments.items()]:
         for name, own in found.get("slices", {}).items():
-            yield f"{where}: {name}" if where else name, own
+            yield f"{where}: {name}" if environments else name, own
 
 
 def _of_part(part: str) -> tuple[Picture, Callable[[Mapping[str, Any]], float | None]]:
@@ -266,12 +264,12 @@ def _unscored(found: Mapping[str, Any]) -> float | None:
 def _validated(
     picture: Picture,
     value: Callable[[Mapping[str, Any]], float | None],
-    lines: Mapping[str, Mapping[int, Mapping[str, Any]]],
+    lines: Sequence[tuple[str, Mapping[int, Mapping[str, Any]]]],
     run: TrainingRun,
 ) -> dict[str, Any] | None:
     scale = 100.0 if picture.share else 1.0
-    series = []
-    for name, found in lines.items():
+    series: list[dict[str, Any]] = []
+    for name, found in lines:
         ys = [_scaled(value(each), scale) for each in found.values()]
         if any(y is not None for y in ys):
             series.append({"name": name, "role": "plain", "x": list(found), "y": ys})

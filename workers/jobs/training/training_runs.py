@@ -357,7 +357,10 @@ def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
 
 
 def _measured(row: dict[str, Any]) -> dict[str, Any]:
-    of_tasks = ("success", "score", "n", "unscored", "parts", "tokens", "slices", "seconds", "environments", "overall")
+    of_tasks = (
+        "success", "score", "n", "unscored", "parts", "invalid", "tokens", "latency_ms", "slices", "seconds",
+        "environments", "overall",
+    )  # fmt: skip
     names = (*of_tasks, "pair_accuracy", "margin", "loss")
     return {name: row[name] for name in names if name in row}
 

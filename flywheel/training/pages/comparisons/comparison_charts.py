@@ -39,7 +39,7 @@ def held_out(measure: Measure) -> dict[str, Any]:
 def validation(sides: Sequence[Side]) -> list[dict[str, Any]]:
     """The mean validation score over steps, of runs that keep the same tasks aside, where at least two have it."""
     rows = {side.run.pk: _validated(side.run) for side in sides if side.run.makes_policy}
-    found = []
+    found: list[dict[str, Any]] = []
     for group in grouped([side for side in sides if rows.get(side.run.pk)], lambda side: _aside(side, rows)):
         if len(group) < 2:
             continue
