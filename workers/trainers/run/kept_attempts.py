@@ -96,6 +96,7 @@ def _row(kept: Kept) -> dict[str, Any]:
         "seed": rollout.seed,
         "messages": [message.to_json() for message in rollout.messages],
         "responses": [asdict(response) for response in rollout.responses],
+        "opened": rollout.opened,
         "ended": rollout.ended,
         "broken": rollout.broken,
         "reward": kept.reward,
@@ -117,8 +118,9 @@ def _kept(row: Mapping[str, Any]) -> Kept:
         row["seed"],
         [Message.from_json(message) for message in row["messages"]],
         responses,
-        row["ended"],
-        row["broken"],
+        opened=row.get("opened", 0),
+        ended=row["ended"],
+        broken=row["broken"],
     )
     verdict = Verdict(score=row["score"], parts=row["parts"], reason=row["reason"])
     return Kept(rollout, verdict, row["reward"], row["tools"])
