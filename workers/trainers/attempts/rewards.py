@@ -280,7 +280,7 @@ class HeldOut(ProgressEval):
 
 
 def _figures(rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """What the attempts that were scored came to, in all and in each slice."""
+    """Figures of the attempts that were scored, in all and in each slice."""
     scored = [pair for pair in zip(rollouts, verdicts, strict=True) if pair[1].score is not None]
     slices: dict[str, list[tuple[Rollout, Verdict]]] = {}
     for rollout, verdict in scored:

@@ -64,7 +64,7 @@ def test_attempts_are_trajectories_that_know_their_run_step_and_reward(lease: Le
     assert (row.source, row.version, row.version_label, row.outcome) == ("training", None, f"{run} step 2", "success")
     assert row.agent == run.base.agent
     assert row.metadata["reward"] == 1.0
-    assert row.metadata["ended"] == "out of turns", "a tool has the last word"
+    assert row.metadata["ended"] == "broken off"
     assert [step.kind for step in Step.objects.filter(trajectory=row).order_by("position")] == [
         "user",
         "assistant",
@@ -78,11 +78,14 @@ def test_a_policys_words_are_stored_whatever_they_are(room: Room) -> None:
     run.directory.mkdir(parents=True)
     hostile = attempt(1.0, 3)
     verdict = replace(hostile.verdict, reason="called a\x00b \ud800, wanted a")
-    Keeper(run.directory, 2_000, 10)(1, [replace(hostile, verdict=verdict)])
+    Keeper(run.directory, 2_000, 10)(1, [replace(hostile, verdict=verdict, rollout=replace(hostile.rollout, ended=""))])
     claimed = TrainingRun.claim(run.pk)
     assert claimed is not None
     store(claimed)
-    assert TrainingAttempt.objects.get().reason == "called a\u2400b \ufffd, wanted a"
+    kept = TrainingAttempt.objects.get()
+    assert kept.reason == "called a\u2400b \ufffd, wanted a"
+    assert kept.trajectory is not None
+    assert kept.trajectory.metadata["ended"] == "out of turns", "a tool has the last word"
 
 
 def test_a_worker_that_dies_at_any_point_neither_loses_nor_doubles_one(
