@@ -109,7 +109,12 @@ def _row(kept: Kept) -> dict[str, Any]:
 
 def _kept(row: Mapping[str, Any]) -> Kept:
     responses = [
-        ChatResponse(**{**each, "tool_calls": tuple(ToolCall(**call) for call in each["tool_calls"])})
+        ChatResponse(
+            **{
+                **{name: tuple(value) if isinstance(value, list) else value for name, value in each.items()},
+                "tool_calls": tuple(ToolCall(**call) for call in each["tool_calls"]),
+            }
+        )
         for each in row["responses"]
     ]
     rollout = Rollout(
