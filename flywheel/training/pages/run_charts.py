@@ -258,7 +258,8 @@ def _unscored(found: Mapping[str, Any]) -> float | None:
     """The share; None of a slice, whose attempts without a score are not counted."""
     if "unscored" not in found:
         return None
-    return found["unscored"] / max(1, found["n"] + found["unscored"])
+    unscored, scored = int(found["unscored"]), int(found["n"])
+    return unscored / max(1, scored + unscored)
 
 
 def _validated(

@@ -156,7 +156,7 @@ def test_the_worst_and_the_longest_come_first_page_by_page(
     def pages(order: str) -> Iterator[str]:
         following = ""
         while following is not None:
-            query = {"order": order, "limit": 2, **({"cursor": following} if following else {})}
+            query = {"order": order, "limit": "2", **({"cursor": following} if following else {})}
             address = f"/api/v1/training-runs/{told_apart.pk}/attempts"
             answer = client.get(address, query, headers=headers).json()
             yield from (row["task"] for row in answer["items"])

@@ -107,16 +107,13 @@ def _row(kept: Kept) -> dict[str, Any]:
     }
 
 
+def _response(row: Mapping[str, Any]) -> ChatResponse:
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return ChatResponse(**fields | {"tool_calls": tuple(ToolCall(**call) for call in row["tool_calls"])})
+
+
 def _kept(row: Mapping[str, Any]) -> Kept:
-    responses = [
-        ChatResponse(
-            **{
-                **{name: tuple(value) if isinstance(value, list) else value for name, value in each.items()},
-                "tool_calls": tuple(ToolCall(**call) for call in each["tool_calls"]),
-            }
-        )
-        for each in row["responses"]
-    ]
+    responses = [_response(each) for each in row["responses"]]
     rollout = Rollout(
         Task.from_json(row["task"]),
         row["sample"],

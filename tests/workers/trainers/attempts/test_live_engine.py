@@ -581,7 +581,8 @@ def test_a_templates_episodes_have_the_log_probabilities_of_a_pass_for_each_toke
         head_dim=8,
         initializer_range=0.5,
     )
-    policy = Qwen3ForCausalLM(config).eval()
+    policy: Any = Qwen3ForCausalLM(config)
+    policy.eval()
     assert len({len(it.completion) for it in every}) > 1, "it is padded"
     for it, found in zip(every, at_once(policy, every, tokenizer.pad_token_id), strict=True):
         wanted = slowly(policy, it).gather(-1, torch.tensor(it.completion)[:, None]).squeeze(-1)

@@ -50,6 +50,7 @@ class Scripted:
     """An engine of episodes whose policy answers by a function of the task's prompt and the attempt's seed."""
 
     tells_logprobs = False
+    model = None
 
     def __init__(self, say: Callable[[ChatRequest], str]) -> None:
         self.say, self.begun = say, 0

@@ -138,8 +138,8 @@ def test_the_trainer_gives_each_token_what_its_turn_and_its_episode_earned(
     before, after = watched.models
     loss = torch.zeros(())
     for start in range(0, len(said), 8):
-        group = earned[start : start + 8]
-        by_turn, mean = reference(list(group), 0.8, "none"), fmean(map(sum, group))
+        those = earned[start : start + 8]
+        by_turn, mean = reference(list(those), 0.8, "none"), fmean(map(sum, those))
         for at, own in enumerate(by_turn, start):
             each = said[at]
             whole = sum(earned[at]) - mean

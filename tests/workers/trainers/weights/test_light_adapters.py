@@ -41,7 +41,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def base_of(path: Path) -> Any:
     """Its weights rounded to 16 bits, in 32."""
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).float()
+    base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    return base.float()
 
 
 def source(path: Path) -> dict[str, str]:
