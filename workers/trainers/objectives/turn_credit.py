@@ -80,8 +80,8 @@ def advantages(turns: Sequence[Turns], group: int, discount: float, scale: str) 
 
 
 def at_ends(turns: Sequence[Turns], mask: Tensor) -> Tensor:
-    """What each turn earned, at its last token (B, T); 0 at all others and in attempts without a score. The mask (B, T)
-    is of the policy's own tokens."""
+    """Return what each turn earned, at its last token (B, T); 0 at all others and in attempts without a score. The mask
+    (B, T) is of the policy's own tokens."""
     found = torch.zeros(mask.shape, device=mask.device)
     for at, each in enumerate(turns):
         (places,) = mask[at].nonzero(as_tuple=True)
