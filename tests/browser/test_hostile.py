@@ -44,6 +44,7 @@ NO_PAGE = {
     "help:design": "a file of ours",
     "help:image": "a picture of ours",
     "readyz": "no page, and not ready: there is no worker",
+    "agents:download": "a file, and this version has no weights",
     "training:dataset_rows": "a file, and this dataset has none",
     "training:dataset_format": "a file, and this dataset has none",
     "training:run_file": "a file, and this run has none",
