@@ -61,6 +61,8 @@ class PacedAttempts(Attempts):
         engine.aside = self._aside
         self._asking = Meter()
         self._heard_at, self._is_stuck = 0.0, False
+        self._told_of = -1.0
+        """The silence, by its beginning, that was told last."""
         self._learnt_at = 0.0
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
@@ -101,16 +103,16 @@ class PacedAttempts(Attempts):
     def _wait(self, step: int) -> None:
         """Wait until something has changed or it is time to look. Raises TrainingError of kind sampler where no answer
         has come for longer than any may take."""
-        before = time.monotonic() - self._heard_at
         if self._changed.wait(LOOK_S):
             return
         quiet = time.monotonic() - self._heard_at
         about = f"waits for the attempts of step {step + 1}, and for {quiet:.0f} s no answer has come"
+        if quiet > QUIET_S and self._told_of != self._heard_at:
+            self._told_of = self._heard_at
+            self.run.warn(f"the trainer {about}; after {LIMIT_S:.0f} s the run fails")
         if quiet > LIMIT_S:
             self._is_stuck = True
             raise TrainingError("sampler", f"the trainer {about}")
-        if before <= QUIET_S < quiet:
-            self.run.warn(f"the trainer {about}; after {LIMIT_S:.0f} s the run fails")
 
     def close(self) -> None:
         """Begin nothing more, and wait for the answers that are under way, unless they have been given up."""
