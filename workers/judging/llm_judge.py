@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from flywheel.core import digests
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Engine, EngineError, Sampling
@@ -151,6 +152,7 @@ class _Part:
         self.problem: Verdict | None = None
         self.known: dict[str, Verdict] = {}
         self.fresh: dict[str, Verdict] = {}
+        self._asking = WeakValueDictionary[str, threading.Lock]()
         self.lock, self._opening = threading.Lock(), threading.Lock()
         self._is_open, self._since, self._turn = False, 0, 0
         self._is_bounded = True
@@ -172,15 +174,25 @@ class _Part:
         messages = judge_prompts.messages_of(self._settings, trace, reference)
         if not self.is_open(trace, reference):
             return self.refusal or unscored("the judge was not asked", "judge")
-        if not anew and (found := self.known.get(self._key(messages))):
-            self._count(remembered=1)
-            return found
-        verdict = self._ask(messages)
+        with self._asked_alone(self._key(messages)):
+            if not anew and (found := self.known.get(self._key(messages))):
+                self._count(remembered=1)
+                return found
+            verdict = self._ask(messages)
+            if verdict.score is not None:
+                self._remember(self._key(messages), verdict)  # another model may have answered by now
+                self._count(judged=1)
         if verdict.score is not None:
-            self._remember(self._key(messages), verdict)
-            self._count(judged=1)
             self._canary_in_turn(trace, reference)
         return self.refusal or verdict
+
+    def _asked_alone(self, key: str) -> threading.Lock:
+        """A lock under which one at a time asks the same: of attempts that are alike all but the first wait for what is
+        said of it."""
+        with self.lock:
+            if (found := self._asking.get(key)) is None:
+                found = self._asking[key] = threading.Lock()
+        return found
 
     def _remember(self, key: str, verdict: Verdict) -> None:
         with self.lock:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
@@ -289,6 +290,17 @@ def test_votes_are_counted_by_the_middle_one(serve: Serve) -> None:
     first, second = said(asked, spec, "Austen", "Bronte")
     assert (first.score, first.reason) == (0.75, "right: 3 of 4 (votes 0, 3, 4): By the rule.")
     assert second.score == 0.0
+
+
+def test_attempts_that_are_alike_are_asked_about_once_however_many_come_at_once(serve: Serve) -> None:
+    server, spec = serve(naming("austen")), rubric()
+    asked = judge_of(server, spec)
+    trace = attempt_json(Trace.from_messages("", [Message("user", TASK.prompt), Message("assistant", "Austen")]))
+    with ThreadPoolExecutor(8) as pool:
+        verdicts = list(pool.map(lambda _: asked(part(spec), trace, None), range(8)))
+    assert {verdict.score for verdict in verdicts} == {1.0}
+    assert (asked.report["right"]["judged"], asked.report["right"]["remembered"]) == (1, 7)
+    assert len(server.seen) == 1 + 10
 
 
 def test_what_was_said_is_not_asked_twice_unless_it_is_to_be(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
