@@ -107,6 +107,8 @@ def standing(judged: Judged) -> Standing:
         return Standing("stale", f"{other} is green, but not for this: {why}", other)
     if judged.is_by_recipe:
         return Standing("none", f"the reward recipe {judged.recipe} judges by parts of its own and is not audited yet")
+    if judged.verifier_digest != verifiers.digest(judged.environment_version.verifier):
+        return Standing("stale", "these outputs were judged by a verifier that has changed since; evaluate again first")
     return Standing("none", "this verifier has not been audited yet")
 
 

@@ -425,9 +425,11 @@ def _check_reward(request: LaunchRequest, dataset: Dataset) -> dict[str, Any]:
     )
     if found is None:
         return {}
-    _, holds = found
+    judged, holds = found
     if not holds.allows:
-        raise Refused(f"{reward_lock.LOCKED}: {holds.words}; audit it, or have an approver override", field="reward")
+        whose = f"outputs of {judged.version} on {judged.task_set}"
+        problem = f"{reward_lock.LOCKED}: {holds.words}; audit {whose}, or have an approver override"
+        raise Refused(problem, field="reward")
     return {"reward_audit": holds.audit, "audit_override": holds.override}
 
 

@@ -163,6 +163,15 @@ def test_rows_that_a_reward_chose_want_an_audit_of_whose_they_are(locked: Room) 
     assert locked.launch(dataset=made).audit_override is not None
 
 
+def test_rows_that_an_earlier_verifier_chose_say_that_nothing_lets_them_pass_but_a_new_eval(locked: Room) -> None:
+    run = rollouts(locked)
+    EvalRun.objects.filter(pk=run.pk).update(verifier_digest="earlier")
+    locked.build.overridden(locked.base, locked.task_set)
+    said = "judged by a verifier that has changed since; evaluate again first; audit outputs of"
+    with pytest.raises(Refused, match=said):
+        locked.launch(rollouts=EvalRun.objects.get(pk=run.pk))
+
+
 def test_of_a_mix_every_reward_counts_and_the_weakest_is_told(locked: Room) -> None:
     there = locked.build.environment("elsewhere").latest
     other = TaskSet.objects.create(

@@ -18,6 +18,7 @@ from flywheel.edge.jobs import Job, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Rescore, RewardAudit
+from flywheel.training.datasets.dataset_builder import build
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Pipeline, TrainingRun
 from flywheel.training.pipelines import pipeline_control, pipeline_steps, stage_gates
@@ -150,6 +151,38 @@ def test_a_later_stage_may_learn_from_the_base_as_its_teacher_and_the_first_may_
     pipeline_steps.sweep()
     pipeline.refresh_from_db()
     assert (pipeline.problem, line.run(pipeline).teacher, line.run(pipeline).base) == ("", base, made)
+
+
+@pytest.mark.django_db
+def test_reinforcement_starts_from_what_awr_learnt_from_attempts_that_were_there(line: Line) -> None:
+    room = line.room
+    teacher = room.build.version(system_prompt="I know better")
+    kept = rollouts(room)
+    EvalRun.objects.filter(pk=kept.pk).update(version=teacher)
+    kept.refresh_from_db()
+    scored = build(
+        name="tried", kind="scored", task_set=room.task_set, actor=line.actor, version=room.base, rollouts=kept
+    )
+    stages = line.stages(
+        {"algorithm": "awr", "dataset": scored, "settings": {"steps": 7}},
+        {"algorithm": "grpo", "settings": {"steps": 5}},
+    )
+    with pytest.raises(Refused, match=f"audit outputs of {teacher} on {room.task_set}, or have an approver") as caught:
+        pipeline_control.check(stages, line.actor)
+    assert caught.value.field == "stages.1.reward"
+    let_pass = room.build.overridden(teacher, room.task_set)
+    pipeline, _ = pipeline_control.create(key=uuid.uuid4(), stages=stages, actor=line.actor)
+    first = line.run(pipeline)
+    assert (first.algorithm, first.base, first.dataset, first.audit_override) == ("awr", room.base, scored, let_pass)
+    made = line.end(first)
+    assert made is not None
+    line.measure(made)
+    pipeline_steps.sweep()
+    pipeline.refresh_from_db()
+    second = line.run(pipeline)
+    assert (pipeline.problem, second.algorithm, second.base, second.dataset.kind) == ("", "grpo", made, "tasks")
+    assert second.audit_override is not None
+    assert second.audit_override.version == room.base
 
 
 @pytest.mark.django_db
