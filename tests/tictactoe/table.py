@@ -52,10 +52,9 @@ STEPS = 60
 HELD_OUT_SHARE = 0.2
 MEASURED = {"low": 0.0, "high": 0.0}
 """Of whole games against the optimal opponent: the held-out ones are the run's curve, the others are practised."""
-PRACTICE = (({"low": 0.0, "high": 0.0, "begun": 1.0}, 900), ({"low": 0.5, "high": 1.0, "begun": 1.0}, 600))
-"""Of other games that are practised, and how many are made of each. Against the optimal opponent nobody ever sees a
-board on which X can win; without the others it is blocked there, and a game against a random player is lost."""
-WHOLE = 400
+PRACTICE = (({"low": 0.0, "high": 0.0, "begun": 1.0}, 1000), ({"low": 0.0, "high": 1.0, "begun": 0.5}, 350))
+"""Of other games that are practised, and how many are made of each."""
+WHOLE = 450
 """Games that the first of these is."""
 REINFORCED = {
     "steps": 300,
