@@ -67,12 +67,13 @@ def draw(
     """Return the tokens of each answer, at most as many as its request wants, up to the first of `ends`. `top_k` draws
     from so many tokens alone, and from all when it is 0. With a `past` of the same rows, whose tokens the prompts begin
     with, only what comes after them is read, and the answers become part of it."""
-    if past is None and _is_shared(prompts):
-        past = Past()
-    if past is not None and past.cache is None:
-        past.cache = DynamicCache(config=model.config)
-        if past.can_go_on and _is_shared(prompts):
-            _read_once(model, prompts, pad, past)
+    if past is None or past.cache is None:
+        is_shared = _is_shared(prompts)
+        past = Past() if past is None and is_shared else past
+        if past is not None:
+            past.cache = DynamicCache(config=model.config)
+            if is_shared and past.can_go_on:
+                _read_once(model, prompts, pad, past)
     ids, mask = _columns(prompts, pad, None if past is None else past.seen)
     width = ids.shape[1]
     limits = [request.sampling.max_tokens for request in requests]

@@ -26,7 +26,7 @@ from workers.reference.build import Corpus, Talk, build, main, talk
 CONFIG = {"system_prompt": "Play X. Say <think>why</think>\n<move>cell</move>"}
 """Of the environment that the policy plays in."""
 STEPS = 600
-"""A third of them leaves a base that hardly sees a board, and reinforcement on it stays below 80% draws."""
+"""A third of them leaves a base that hardly sees a board, and reinforcement on it stayed at about 80% draws."""
 SEED = 5
 FORMED, BARE, WORDS = 0.3, 0.55, 0.15
 """Shares of the forms in the log: as wanted, a move without a thought, and in words, which is no move."""

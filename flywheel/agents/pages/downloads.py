@@ -22,13 +22,14 @@ def downloads(request: PageRequest, name: str, number: int) -> HttpResponse:
     """Fragment: the downloads, while something is merged."""
     found = _version(request, name, number)
     context = {"version": found, "agent": found.agent, **downloads_of(found)}
-    is_over = not any(part.is_being_made for part in context["parts"])
-    return progress(request, "agents/_downloads.html", context, is_over=is_over)
+    return progress(request, "agents/_downloads.html", context, is_over=not context["is_merging"])
 
 
 def downloads_of(version: Version) -> dict[str, Any]:
     """The fragment's view of a version."""
-    return {"parts": merged_weights.parts_of(version), "is_qlora": merged_weights.is_of_4_bits(version)}
+    parts = merged_weights.parts_of(version)
+    is_merging = any(part.is_being_made for part in parts)
+    return {"parts": parts, "is_merging": is_merging, "is_qlora": merged_weights.is_of_4_bits(version)}
 
 
 @require_POST
