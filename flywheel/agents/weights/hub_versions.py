@@ -52,10 +52,7 @@ def request(
     """Have a worker fetch the weights, or the adapter, and make the version with this content. Returns the job and
     whether it is new. Raises Refused."""
     if not env.hub():
-        raise Refused(
-            "no hub is allowed here; the operator sets FLYWHEEL_HUB, for example to https://huggingface.co",
-            field="name",
-        )
+        raise Refused(model_hub.NOT_ALLOWED, field="name")
     check_choice(source.kind, KINDS, field="kind")
     try:
         model_hub.check(source.name, source.revision)

@@ -19,6 +19,9 @@ _NAME = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
 _REVISION = re.compile(r"[\w./-]{1,100}", re.ASCII)
 
 
+NOT_ALLOWED = "no hub is allowed here; the operator sets FLYWHEEL_HUB, for example to https://huggingface.co"
+
+
 class HubError(ValueError):
     """The model cannot be had from the hub; the message says why."""
 

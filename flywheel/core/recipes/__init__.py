@@ -105,7 +105,7 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
 
 
 _WANTED = {
-    "qlora": ("bitsandbytes", "QLoRA needs bitsandbytes, which is not installed; install flywheel[qlora]"),
+    "qlora": (NEEDS["qlora"], f"QLoRA needs {NEEDS['qlora']}, which is not installed; install flywheel[qlora]"),
     # No extra of ours: it would bring another package of the name `ninja`, over that of the API.
     "deepspeed": ("deepspeed", "DeepSpeed is not installed; install it as the operator's guide says"),
 }

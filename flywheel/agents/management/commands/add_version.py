@@ -80,9 +80,7 @@ def _fetched(name: str, revision: str) -> Iterator[tuple[str, str]]:
     Raises CommandError.
     """
     if not (hub := env.hub()):
-        raise CommandError(
-            "no hub is allowed here; the operator sets FLYWHEEL_HUB, for example to https://huggingface.co"
-        )
+        raise CommandError(model_hub.NOT_ALLOWED)
     with tempfile.TemporaryDirectory(prefix="flywheel-hub-") as place:
         try:
             commit = model_hub.fetch(hub, name, revision, Path(place), sorted(ALLOWED))
