@@ -1,5 +1,6 @@
 """GRPO and its kin (Dr. GRPO, DAPO, GSPO, CISPO, importance sampling): TRL's GRPOTrainer, the kind chosen by the recipe
-table; PPO, which is that trainer with a value head; and distillation, which is that trainer with a teacher."""
+table; and those that are that trainer with other advantages: RLOO, PPO with a value head, distillation with a teacher.
+"""
 
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ def train(run: Run) -> None:
 
         from workers.trainers import online_tasks
         from workers.trainers.objectives.distillation import DistillationTrainer
+        from workers.trainers.objectives.leave_one_out import LeaveOneOutTrainer
         from workers.trainers.objectives.ppo import PPOTrainer, Values
         from workers.trainers.objectives.turn_credit import TurnTrainer
         from workers.trainers.weights import trained_policy
@@ -33,6 +35,8 @@ def train(run: Run) -> None:
     trainer: Any = GRPOTrainer
     if run.spec.algorithm == "ppo":
         trainer = partial(PPOTrainer, values=Values.of(settings))
+    elif run.spec.algorithm == "rloo":
+        trainer = partial(LeaveOneOutTrainer, normalize=settings["normalize_advantages"])
     elif settings.get("step_rewards"):
         trainer = partial(TurnTrainer, discount=settings["discount"], weight=settings.get("step_weight", 1.0))
     elif run.spec.recipe.has_teacher:

@@ -1,4 +1,4 @@
-"""Base of GRPOTrainer and RLOOTrainer: tasks in the run's own order, our episodes, the verifier's rewards."""
+"""Base of the trainers that practise tasks: tasks in the run's own order, our episodes, the verifier's rewards."""
 
 import math
 import random
@@ -29,7 +29,7 @@ from workers.trainers.weights.trained_policy import Policy
 
 
 def settings(spec: Spec) -> dict[str, Any]:
-    """Config fields that GRPO and RLOO have in common."""
+    """Config fields that they have in common."""
     names = (
         "num_generations", "temperature", "top_p", "top_k", "max_completion_length", "beta", "num_iterations",
         "epsilon", "epsilon_high", "mask_truncated_completions",

@@ -33,11 +33,6 @@ class Algorithm:
     """Whether what it trains acts, as a version of the agent; a reward model only scores."""
 
     @property
-    def plays_episodes(self) -> bool:
-        """Whether its attempts may have several turns: what others said in them is masked in its loss."""
-        return self.has_teacher or "environment_rl" in self.fixes
-
-    @property
     def practises(self) -> bool:
         """Whether it learns from attempts of its own."""
         return self.data == "tasks"
@@ -59,7 +54,7 @@ def _grpo(
     **fixed: str,
 ) -> Algorithm:
     """One of the GRPO family: its kin differ in the loss, in what the importance ratio is of, or in what else of TRL's
-    config is `fixed`."""
+    config is `fixed`. RLOO has another baseline too."""
     fixed |= {"loss_type": loss, "importance_sampling_level": level}
     fixes: tuple[Fix, ...] = ("rlvr", "environment_rl")
     return Algorithm(name, label, "grpo", "tasks", fixes, description, is_grouped=True, fixed=fixed, own=own or {})
@@ -125,15 +120,14 @@ ALGORITHMS: dict[str, Algorithm] = {
             loss="cispo",
             own={"epsilon_high": 5.0},
         ),
-        Algorithm(
+        _grpo(
             "rloo",
             "RLOO",
-            trainer="rloo",
-            data="tasks",
-            fixes=("rlvr",),
-            description="REINFORCE leave-one-out: each attempt is compared with the mean of the others; few moving "
-            "parts.",
+            "REINFORCE leave-one-out: each attempt is compared with the mean of the others; few moving parts.",
+            loss="dapo",
             own={"beta": 0.05},
+            scale_rewards="none",
+            multi_objective_aggregation="sum_then_normalize",
         ),
         Algorithm(
             "kto",

@@ -11,11 +11,9 @@ _EVERY = tuple(ALGORITHMS)
 _PRACTISED = tuple(row.name for row in ALGORITHMS.values() if row.practises)
 _REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
 _GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
-_SERVED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced and row.plays_episodes)
-"""Those whose attempts a server may sample: their loss weighs each token by how likely the sampler took it."""
 _SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
-_STEPPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and row.plays_episodes)
-"""Those whose advantages may be by turn: their baseline is the group."""
+_STEPPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and row.name != "rloo")
+"""Those whose advantages may be by turn: their baseline is the whole group."""
 _SHARED = ("sft", "dpo", *_GROUPED)
 """Those whose whole model is TRL's to share among processes, and whose batches may be divided."""
 _POLICIES = tuple(row.name for row in ALGORITHMS.values() if row.makes_policy)
@@ -166,7 +164,8 @@ _ROWS = [
     Setting("keep_checkpoints", int, 2, "How many of the newest checkpoints stay on disk.", min=2, max=1000),
     Setting(
         "beta", float, 0.0,
-        "Weight of staying near the start. 0 (the GRPO family's default) needs no reference model and reports no kl.",
+        "Weight of staying near the start: in the loss, or with RLOO in the reward. 0 needs no reference model and "
+        "reports no kl.",
         algorithms=("dpo", "kto", *_PRACTISED), min=0.0, max=10.0, shown=("dpo", "kto"),
     ),
     Setting(
@@ -194,17 +193,17 @@ _ROWS = [
         "rollouts", str, "trainer",
         "Who samples the attempts: the trainer's own process, or with a LoRA adapter this installation's vLLM server, "
         "which is quicker for big models. After each update it is proved that the server samples the trained policy.",
-        algorithms=_SERVED, choices=("trainer", "vllm"),
+        algorithms=_REINFORCED, choices=("trainer", "vllm"),
     ),
     Setting(
         "execution", str, "sync",
         "Whether vLLM goes on sampling while the trainer learns: sync takes turns, one_step_off_async lets attempts be "
         "one update old, fully_async as many as max_staleness. Nothing that was sampled is thrown away.",
-        algorithms=_SERVED, choices=("sync", "one_step_off_async", "fully_async"),
+        algorithms=_REINFORCED, choices=("sync", "one_step_off_async", "fully_async"),
     ),
     Setting(
         "max_staleness", int, 2, "Updates that a token may be old when it is learnt from, with fully_async.",
-        algorithms=_SERVED, min=1, max=16,
+        algorithms=_REINFORCED, min=1, max=16,
     ),
     Setting(
         "num_iterations", int, 1, "Steps taken on the same attempts. At 1 the update is on-policy and nothing clips.",

@@ -24,7 +24,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import device_choice, launch_estimate, leak_refusals, reward_lock, run_budgets
-from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
+from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for
 from flywheel.training.launch.teacher_choice import check_teacher
 from flywheel.training.models import Dataset, PipelineStage, Recommendation, TrainingRun
 
@@ -151,7 +151,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     baseline = _check_base(algorithm, base, task_set)
     check_teacher(algorithm, base, request.teacher, is_moved=request.follows)
     task_sets = (request.dataset and request.dataset.task_sets) or [task_set]
-    _refuse_turns(algorithm, task_sets)
+    _refuse_benchmarks(algorithm, task_sets)
     tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
     settings = check_settings(algorithm, base, tuning, request.settings)
     if settings.get("rollouts") == recipes.VLLM:
@@ -348,20 +348,14 @@ def untrainable(base: Version) -> str:
     return "" if base.weights else f"{base} uses a hosted model, which can't be trained here"
 
 
-def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
-    """Raise Refused for tasks that the algorithm's trainer cannot play."""
+def _refuse_benchmarks(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
+    """Raise Refused for tasks to practise that are somebody else's."""
     for task_set in task_sets if algorithm.data == "tasks" else ():
         version = task_set.environment_version
         if kinds.KINDS[version.environment.kind].is_external:
             raise Refused(
                 f"{version} is somebody else's benchmark: all its tasks are held-out, and none is trained on. Attach a "
                 "tool server of your own as an environment and train on its tasks; compare the result on this one",
-                field="algorithm",
-            )
-        if not algorithm.plays_episodes and (turns := turns_of(task_set)) > 1:
-            raise Refused(
-                f"the tasks of {task_set} take up to {turns} turns, and {algorithm.label} plays tasks of one turn; "
-                "GRPO and its kin play whole episodes",
                 field="algorithm",
             )
 

@@ -21,7 +21,6 @@ from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import dataset_builder
-from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
 from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import TrainingRun
@@ -132,21 +131,10 @@ def test_turns_are_not_judged_where_somebody_else_would_be_asked_each_time(room:
     assert refused.value.field == "settings.step_rewards"
 
 
-def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None:
+def test_tasks_of_several_turns_are_trained_on(room: Room) -> None:
     games = of_games(room)
-    mail, played = (
-        dataset_builder.build(name=task_set.name, kind="tasks", task_set=task_set, actor=Actor(room.cast.trainer))
-        for task_set in (room.task_set, games)
-    )
-    both = mix(name="both", parts=[(mail, 1), (played, 1)], actor=Actor(room.cast.trainer))
-    given: list[dict[str, Any]] = [{"task_set": games}, {"task_set": games, "dataset": played}, {"dataset": both}]
-    for fields in given:
-        with pytest.raises(Refused, match=r"the tasks of games@\d+ take up to 8 turns, and RLOO") as refused:
-            room.launch(algorithm="rloo", **fields)
-        assert refused.value.field == "algorithm"
-    assert not TrainingRun.objects.exists()
     room.build.overridden(room.base, games)
-    assert room.launch(algorithm="grpo", task_set=games).dataset.kind == "tasks"
+    assert room.launch(algorithm="rloo", task_set=games).dataset.kind == "tasks"
 
 
 def test_tasks_at_a_tool_server_are_trained_on(room: Room) -> None:

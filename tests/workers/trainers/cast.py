@@ -87,7 +87,7 @@ ROWS: dict[str, Callable[[str], dict[str, Any]]] = {
     "awr": scored_row,
     "reward_model": pair_row,
 }
-TRAINER = {"sft": "sft", "dpo": "dpo", "rloo": "rloo", "kto": "kto", "awr": "sft", "reward_model": "reward_model"}
+TRAINER = {"sft": "sft", "dpo": "dpo", "kto": "kto", "awr": "sft", "reward_model": "reward_model"}
 
 
 class Directory:

@@ -75,10 +75,10 @@ def start() -> Iterator[Start]:
         [
             "workers.trainers.online_tasks",
             "workers.trainers.objectives.distillation",
+            "workers.trainers.objectives.leave_one_out",
             "workers.trainers.objectives.ppo",
             "workers.trainers.attempts.weighted_imitation",
             "trl.trainer.grpo_trainer",
-            "trl.trainer.rloo_trainer",
             "trl.trainer.sft_trainer",
             "trl.trainer.dpo_trainer",
             "trl.trainer.kto_trainer",

@@ -70,7 +70,8 @@ def built(algorithm: str, make: Make, on: Path, trainer_class: Any, **fields: An
     settings = {**SETTINGS, **fields.pop("settings", {})}
     train = fields.pop("train", [played(name) for name in NAMES[:4]])
     rows: dict[str, Any] = {"train": train, "held_out": False, "replay": fields.pop("replay", ())}
-    run = owned(make(algorithm, on=on, environment=EPISODES, steps=2, settings=settings, **rows))
+    rows["environment"] = fields.pop("environment", EPISODES)
+    run = owned(make(algorithm, on=on, steps=2, settings=settings, **rows))
     env, data = run_spec.opened(run.spec)
     loaded = trained_policy.load(run)
     plain = copy.deepcopy(loaded.model)

@@ -14,20 +14,9 @@ from workers.trainers.attempts.step_attempts import Attempts
 
 
 def play(trainer: Any, attempts: Attempts) -> None:
-    """Have a GRPO or RLOO trainer learn from these attempts. RLOO has no mask for what others wrote, so its episodes
-    have one answer."""
-    if hasattr(trainer, "rollout_func"):
-        trainer.rollout_func = attempts
-        learn_by_length(trainer)
-        return
-    taken: dict[str, Any] = {}
-
-    def tokenize(prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        taken.update(attempts(prompts, trainer))
-        return taken["prompt_ids"], None, {}
-
-    trainer._tokenize_prompts = tokenize
-    trainer._generate_single_turn = lambda *_: taken["completion_ids"]
+    """Have a GRPO trainer learn from these attempts."""
+    trainer.rollout_func = attempts
+    learn_by_length(trainer)
 
 
 def learn_by_length(trainer: Any) -> None:
@@ -108,6 +97,17 @@ def backbone(model: Any) -> Any:
     """The model without its language head, whose output has the hidden states that TRL's fused head reads."""
     inner = model.get_base_model() if isinstance(model, PeftModel) else model
     return inner.base_model
+
+
+@torch.no_grad()
+def log_probs(trainer: Any, batch: Mapping[str, Tensor]) -> Tensor:
+    """Log-probabilities (B, T) of a batch's completions by the policy of a GRPO trainer, as TRL has them of the
+    reference."""
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    seen = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    count, size = batch["completion_ids"].shape[1], trainer.args.per_device_train_batch_size
+    found: Tensor = trainer._get_per_token_logps_and_entropies(trainer.model, ids, seen, count, size)[0]
+    return found
 
 
 @contextmanager

@@ -47,9 +47,8 @@ class Replay:
         trainer.compute_loss = compute_loss
 
     def _term(self, trainer: Any, model: Any) -> Tensor:
-        """The part of the step's mean loss that this pass has. Passes and processes have their parts of the rows; what
-        the sum of all is divided by is multiplied in: processes are averaged, and the passes of a trainer whose loss is
-        not scaled for accumulation too."""
+        """The part of the step's mean loss that this pass has. Passes and processes have their parts of the rows.
+        Processes are averaged, and what they are divided by is multiplied in."""
         step, passes = trainer.state.global_step, trainer.current_gradient_accumulation_steps
         if step != self._step:
             self._step, self._part, self._loss = step, 0, 0.0
@@ -63,7 +62,7 @@ class Replay:
         self._part, self._loss = self._part + 1, self._loss + loss.item()
         if self._part == passes:
             trl_seams.measured(trainer, "replay_loss", self._loss * ranks.world())
-        return loss * (ranks.world() if trainer.loss_is_scaled_for_ga else parts)
+        return loss * ranks.world()
 
     def of_step(self, step: int) -> list[tuple[Tensor, Tensor]]:
         """Token ids and labels of the rows that a step has."""

@@ -126,14 +126,11 @@ def environment(spec: Spec) -> Environment:
         asked = spec.environment
         agent = AgentConfig.from_json(asked["agent"]) if "agent" in asked else None
         config, verifier = asked.get("config", {}), asked.get("verifier", {})
-        env = build(asked.get("kind", ""), config, verifier, runners(spec), agent)
+        return build(asked.get("kind", ""), config, verifier, runners(spec), agent)
     except VerifierError as error:
         raise TrainingError("bad_spec", f"environment: {error}") from error
     except KeyError as error:
         raise _bad("environment.kind", error.args[0], "a known environment kind is wanted") from error
-    if spec.recipe.practises and env.max_turns > 1 and not spec.recipe.plays_episodes:
-        raise _bad("environment.kind", spec.environment["kind"], "this trainer plays tasks of one turn")
-    return env
 
 
 def opened(spec: Spec) -> tuple[Environment, "Data"]:

@@ -37,11 +37,12 @@ def proofs(run: Directory) -> list[dict[str, Any]]:
     return run.events("proof")
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
 def test_whole_episodes_are_sampled_there_and_every_token_has_the_trainers_probability(
-    make: Make, start: Start, trained: Path
+    algorithm: str, make: Make, start: Start, trained: Path
 ) -> None:
     run = directory(
-        make, on=trained, environment=EPISODES, train=[played(name) for name in NAMES[:4]],
+        make, algorithm, on=trained, environment=EPISODES, train=[played(name) for name in NAMES[:4]],
         settings={"temperature": 0.7},
     )  # fmt: skip
     with served(trained) as server:

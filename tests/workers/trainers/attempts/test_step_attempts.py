@@ -336,12 +336,6 @@ def test_a_part_of_the_batch_at_a_time_plays_the_same_attempts(make: Make, start
     assert first["turns_mean"] == again["turns_mean"]
 
 
-def test_an_algorithm_without_a_mask_refuses_episodes(make: Make, start: Start) -> None:
-    run = make("rloo", environment=EPISODES, train=[played(name) for name in NAMES[:4]], held_out=False)
-    assert start(run).wait() == 1
-    assert "this trainer plays tasks of one turn" in run.result["message"]
-
-
 def test_a_step_leaves_its_attempts_as_they_were_judged(tmp_path: Path) -> None:
     of = attempts(ENV, TASKS, right_for("Ada"), keeper=Keeper(tmp_path, 2_000, 10))
     step(of, 0, 1, at=4)

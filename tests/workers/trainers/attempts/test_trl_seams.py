@@ -3,11 +3,9 @@
 import inspect
 from typing import Any
 
-import pytest
 import torch
 from trl.trainer import utils
 from trl.trainer.grpo_trainer import GRPOTrainer
-from trl.trainer.rloo_trainer import RLOOTrainer
 
 from workers.trainers.attempts import trl_seams
 
@@ -30,11 +28,14 @@ def test_grpo_synchronises_and_weighs_what_another_sampler_gave_it() -> None:
     assert 'per_token_loss * inputs["importance_sampling_ratio"]' in inspect.getsource(GRPOTrainer._compute_loss)
 
 
-def test_rloo_asks_for_prompts_and_completions_apart() -> None:
-    assert not hasattr(RLOOTrainer, "rollout_func")
-    source = inspect.getsource(RLOOTrainer._generate)
-    assert "prompt_ids, images, multimodal_fields = self._tokenize_prompts(prompts)" in source
-    assert "completion_ids = self._generate_single_turn(prompt_ids, images, multimodal_fields)" in source
+def test_grpo_scores_completions_by_the_policy_as_by_the_reference() -> None:
+    asked = [*inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][1:6]
+    assert asked == ["model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"]
+    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
+    for name in ("old_per_token_logps", "ref_per_token_logps"):
+        assert f'output["{name}"] = {name}' in source
+    assert source.count("if self.beta != 0.0:") == 1, "with beta it scores by the reference"
+    assert "self.beta" in inspect.getsource(GRPOTrainer._compute_loss), "and takes the distance as a loss"
 
 
 def test_grpos_loss_takes_advantages_by_token_and_divides_by_all_tokens_of_the_batch() -> None:
@@ -100,7 +101,7 @@ def test_grpo_logs_the_mean_of_what_was_measured_in_a_step() -> None:
     assert '["frac_reward_zero_std"]' in inspect.getsource(GRPOTrainer._generate_and_score_completions)
 
 
-@pytest.mark.parametrize("trainer", [GRPOTrainer, RLOOTrainer])
-def test_both_count_micro_steps_and_load_weights_under_these_names(trainer: Any) -> None:
-    assert "self._step" in inspect.getsource(trainer.training_step) + inspect.getsource(trainer._prepare_inputs)
-    assert callable(trainer._load_from_checkpoint)
+def test_grpo_counts_micro_steps_and_loads_weights_under_these_names() -> None:
+    assert "self._step" in inspect.getsource(GRPOTrainer.training_step)
+    assert "self._step" in inspect.getsource(GRPOTrainer._prepare_inputs)
+    assert callable(GRPOTrainer._load_from_checkpoint)

@@ -80,7 +80,7 @@ def test_cancelled_and_resumed_is_as_uninterrupted(algorithm: str, make: Make, s
     assert all(metrics["replay_loss"] > 0 for metrics in broken.metrics().values())
 
 
-def test_passes_that_are_averaged_have_them_once(make: Make, start: Start, trained: Path) -> None:
+def test_all_passes_together_have_them_once(make: Make, start: Start, trained: Path) -> None:
     fields: dict[str, Any] = {"on": trained, "steps": 1, "names": NAMES[:3], "held_out": False}
     fields |= {"settings": {"replay_weight": 0.5, "micro_batch_size": 4}}
     plain, beside = make("rloo", name="plain", **fields), make("rloo", name="beside", replay=ROWS, **fields)

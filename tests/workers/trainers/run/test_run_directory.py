@@ -90,7 +90,7 @@ def test_the_command_line(make: Make) -> None:
 def test_is_silent_towards_the_makers_of_libraries() -> None:
     """The libraries read the environment when they are imported, so nothing may have imported them by then."""
     code = (
-        "from workers.trainers import dpo, grpo, rloo, sft; "
+        "from workers.trainers import dpo, grpo, kto, sft; "
         "from workers.trainers.run import run_directory; import os, sys;"
         "run_directory.keep_to_ourselves();"
         "print(os.environ['HF_HUB_OFFLINE'], os.environ['HF_HUB_DISABLE_TELEMETRY'],"
