@@ -9,19 +9,11 @@ from workers.processes import model_process
 from workers.trainers.run import run_spec
 from workers.trainers.run.run_directory import Run, main
 
-FIELDS = {
-    "scale_rewards": "scale_rewards",
-    "reward_aggregation": "multi_objective_aggregation",
-    "entropy_coef": "entropy_coef",
-}
-"""Settings of which an algorithm may have none, and TRL's names of them."""
-
 
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
     env, data = run_spec.opened(run.spec)
     with model_process.loading():
-        from trl.trainer.grpo_config import GRPOConfig
         from trl.trainer.grpo_trainer import GRPOTrainer
 
         from workers.trainers import online_tasks
@@ -41,8 +33,7 @@ def train(run: Run) -> None:
         trainer = partial(TurnTrainer, discount=settings["discount"], weight=settings.get("step_weight", 1.0))
     elif run.spec.recipe.has_teacher:
         trainer = partial(DistillationTrainer, teacher=trained_policy.teacher(run))
-    fields = {theirs: settings[ours] for ours, theirs in FIELDS.items() if ours in settings}
-    online_tasks.train(run, trainer, GRPOConfig, env, data, **fields)
+    online_tasks.train(run, trainer, env, data)
 
 
 if __name__ == "__main__":

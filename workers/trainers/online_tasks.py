@@ -1,4 +1,4 @@
-"""Base of the trainers that practise tasks: tasks in the run's own order, our episodes, the verifier's rewards."""
+"""GRPOTrainer and those made of it: tasks in the run's own order, our episodes, the verifier's rewards."""
 
 import math
 import random
@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from datasets import Dataset
+from trl.trainer.grpo_config import GRPOConfig
 
 from flywheel.core.envs import Environment, Task
 from workers.engines import context_length
@@ -27,19 +28,27 @@ from workers.trainers.run.run_spec import Data, Spec, tools_of
 from workers.trainers.weights import sharded_weights, trained_policy
 from workers.trainers.weights.trained_policy import Policy
 
+FIELDS = {
+    "scale_rewards": "scale_rewards",
+    "reward_aggregation": "multi_objective_aggregation",
+    "entropy_coef": "entropy_coef",
+}
+"""Settings of which an algorithm may have none, and TRL's names of them."""
+
 
 def settings(spec: Spec) -> dict[str, Any]:
-    """Config fields that they have in common."""
+    """Fields of TRL's config."""
     names = (
         "num_generations", "temperature", "top_p", "top_k", "max_completion_length", "beta", "num_iterations",
         "epsilon", "epsilon_high", "mask_truncated_completions",
     )  # fmt: skip
-    return {name: spec.settings[name] for name in names} | {"shuffle_dataset": False}
+    some = {theirs: spec.settings[ours] for ours, theirs in FIELDS.items() if ours in spec.settings}
+    return {name: spec.settings[name] for name in names} | some | {"shuffle_dataset": False}
 
 
-def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, data: Data, **fields: Any) -> None:
+def train(run: Run, trainer_class: Any, env: Environment, data: Data) -> None:
     loaded = trained_policy.load(run)
-    trainer, attempts = build(run, loaded, trainer_class, config_class, env, data, **fields)
+    trainer, attempts = build(run, loaded, trainer_class, env, data)
     try:
         turn = attempts.turn if isinstance(attempts, PacedAttempts) else None
         training_loop.drive(run, trainer, loaded, env, data, turn)
@@ -47,9 +56,7 @@ def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, dat
         attempts.close()
 
 
-def build(
-    run: Run, loaded: Policy, trainer_class: Any, config_class: Any, env: Environment, data: Data, **fields: Any
-) -> tuple[Any, Attempts]:
+def build(run: Run, loaded: Policy, trainer_class: Any, env: Environment, data: Data) -> tuple[Any, Attempts]:
     """TRL's trainer, ready to learn from the run's attempts, and these. Raises TrainingError."""
     spec = run.spec
     tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train])
@@ -67,7 +74,6 @@ def build(
         remote = RemotePolicy(run, trained_policy.ends_of(loaded.model, loaded.tokenizer), openings)
         there = RemoteEngine(remote, loaded.model, loaded.tokenizer, spec.settings["batch_size"])
         attempts = PacedAttempts(run, tasks, order, there, judge, rewards, curriculum, keeper)
-        fields |= remote_policy.FIELDS
     else:
         engine = EpisodeEngine(loaded.model, loaded.tokenizer, spec.settings["eval_batch_size"], spec.settings["top_k"])
         attempts = Attempts(spec, tasks, engine, judge, rewards, curriculum, keeper)
@@ -75,13 +81,13 @@ def build(
         model=loaded.model,
         reward_funcs=attempts.functions(),
         args=training_loop.config(
-            config_class,
+            GRPOConfig,
             spec,
             output_dir=str(run.work),
             reward_weights=list(rewards.weights.values()),
             remove_unused_columns=False,
             **settings(spec),
-            **fields,
+            **(remote_policy.FIELDS if remote is not None else {}),
         ),
         train_dataset=Dataset.from_list([{"prompt": str(place)} for place in order]),
         processing_class=loaded.tokenizer,

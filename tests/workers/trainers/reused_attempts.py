@@ -61,21 +61,18 @@ class Watched(TrainerCallback):
 
 
 def built(algorithm: str, make: Make, on: Path, trainer_class: Any, **fields: Any) -> tuple[Any, Attempts, Watched]:
-    """A trainer of two steps on the same attempts at four tasks with tools, these, and what watches it."""
-    from trl.trainer.grpo_config import GRPOConfig
-
+    """A trainer of two steps on the same attempts, at four tasks with tools where no others are given, these attempts,
+    and what watches it."""
     from workers.trainers import online_tasks
     from workers.trainers.weights import trained_policy
 
-    settings = {**SETTINGS, **fields.pop("settings", {})}
-    train = fields.pop("train", [played(name) for name in NAMES[:4]])
-    rows: dict[str, Any] = {"train": train, "held_out": False, "replay": fields.pop("replay", ())}
-    rows["environment"] = fields.pop("environment", EPISODES)
-    run = owned(make(algorithm, on=on, steps=2, settings=settings, **rows))
+    fields = {"environment": EPISODES, "train": [played(name) for name in NAMES[:4]], **fields}
+    fields["settings"] = {**SETTINGS, **fields.get("settings", {})}
+    run = owned(make(algorithm, on=on, steps=2, held_out=False, **fields))
     env, data = run_spec.opened(run.spec)
     loaded = trained_policy.load(run)
     plain = copy.deepcopy(loaded.model)
-    trainer, of = online_tasks.build(run, loaded, trainer_class, GRPOConfig, env, data, **fields)
+    trainer, of = online_tasks.build(run, loaded, trainer_class, env, data)
     head = getattr(trainer, "head", None)
     watched = Watched(plain, head and head.layer)
     trainer.add_callback(watched)

@@ -231,7 +231,6 @@ def test_the_end_of_an_episode_is_told() -> None:
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
 def test_the_gradient_is_that_of_the_policys_own_words_alone(make: Make, trained: Path) -> None:
     """Beside a slow reference: the mean over attempts of advantage times the mean log-probability of what it wrote."""
-    from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from workers.trainers import online_tasks
@@ -252,7 +251,7 @@ def test_the_gradient_is_that_of_the_policys_own_words_alone(make: Make, trained
     env, data = run_spec.opened(run.spec)
     loaded = trained_policy.load(run)
     before = copy.deepcopy(loaded.model)
-    trainer, of = online_tasks.build(run, loaded, GRPOTrainer, GRPOConfig, env, data, scale_rewards="none")
+    trainer, of = online_tasks.build(run, loaded, GRPOTrainer, env, data)
     caught = Gradients()
     trainer.add_callback(caught)
     trainer.train()

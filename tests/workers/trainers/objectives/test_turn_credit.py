@@ -121,9 +121,10 @@ def test_an_attempt_without_a_score_earns_nothing_by_turns() -> None:
 def test_the_trainer_gives_each_token_what_its_turn_and_its_episode_earned(
     make: Make, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = {"step_rewards": True, "discount": 0.8, "num_iterations": 2, "epsilon": 0.01, "epsilon_high": 0.01}
+    chosen = {"step_rewards": True, "discount": 0.8, "scale_rewards": "none"}
+    chosen |= {"num_iterations": 2, "epsilon": 0.01, "epsilon_high": 0.01}
     class_ = partial(TurnTrainer, discount=0.8, weight=0.75)
-    trainer, of, watched = built("grpo", make, trained, class_, settings=chosen, scale_rewards="none")
+    trainer, of, watched = built("grpo", make, trained, class_, settings=chosen)
     monkeypatch.setattr(of.judge, "earned", lambda rollouts, _: [Verdict(_worth(each), "") for each in rollouts])
     trainer.train()
     said = episodes(of)
