@@ -222,6 +222,8 @@ def carry_out(
     if resumed is not None:
         run.step = resumed.step
         recorder.saved = resumed
+        if not run.has_told("checkpoint", resumed.step):  # killed between the two
+            recorder.tell(resumed)
         trl_seams.continue_counters(trainer, resumed.path, resumed.step)
     is_over = resumed is not None and recorder.is_over(resumed.step)  # killed between the last step and the end
     if not is_over and not ranks.agreed(run.cancelled):
@@ -335,8 +337,11 @@ class Recorder(TrainerCallback):
         if not self.run.is_first:
             return
         self.saved = checkpoints.publish(aside, self.run.path, step, self.run.spec.digest)
-        self.run.event("checkpoint", step=step, path=f"checkpoints/step-{step}", digest=self.saved.digest)
+        self.tell(self.saved)
         checkpoints.prune(self.run.path, self.run.spec.settings["keep_checkpoints"])
+
+    def tell(self, saved: Checkpoint) -> None:
+        self.run.event("checkpoint", step=saved.step, path=f"checkpoints/step-{saved.step}", digest=saved.digest)
 
 
 class Watch:

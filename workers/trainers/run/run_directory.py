@@ -77,6 +77,12 @@ class Run:
             os.ftruncate(self._events, before)
             raise
 
+    def has_told(self, event: str, step: int) -> bool:
+        """Whether this event of this step is among those that were appended."""
+        lines = (self.path / "events.jsonl").read_bytes().splitlines()
+        rows = (json.loads(line) for line in lines if event.encode() in line)
+        return any(row["event"] == event and row.get("step") == step for row in rows)
+
     def warn(self, message: str) -> None:
         log.warning(message)
         self.event("warning", message=message)

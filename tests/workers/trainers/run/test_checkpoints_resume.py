@@ -91,14 +91,18 @@ def test_a_damaged_checkpoint_is_passed_over(make: Make, start: Start) -> None:
     assert run.result["step"] == 4
 
 
-def test_killed_between_the_last_step_and_the_end(make: Make, start: Start) -> None:
+def test_killed_between_the_last_checkpoint_and_its_event(make: Make, start: Start) -> None:
     run = make(steps=2, held_out=False)
     assert start(run).wait() == 0, run.errors()
-    first = run.result
+    first, told, checkpoint = run.result, run.events(), run.events("checkpoint")[0]
     (run.path / "result.json").unlink()
+    events = run.path / "events.jsonl"
+    lines = events.read_bytes().splitlines(keepends=True)
+    events.write_bytes(b"".join(lines[: [row["event"] for row in told].index("checkpoint")]))
     assert start(run).wait() == 0, run.errors()
     assert (run.result["digest"], run.result["step"]) == (first["digest"], 2)
-    assert len(run.events("step")) == 2
+    assert [len(run.events(event)) for event in ("step", "checkpoint")] == [2, 1]
+    assert run.events("checkpoint")[0]["digest"] == checkpoint["digest"]
 
 
 def test_a_complete_run_is_left_alone(make: Make, start: Start) -> None:
