@@ -75,6 +75,8 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
         ("grpo", {"rollouts": "vllm", "top_p": 0.9}, "top_p: 0.9 does not go with rollouts on vLLM"),
         ("ppo", {"rollouts": "vllm", "lora.lora_dropout": 0.1}, "lora.lora_dropout: 0.1 does not go with rollouts"),
         ("grpo", {"rollouts": "vllm", "processes": 2}, "processes: more than one do not share a vLLM server"),
+        ("distillation", {"teacher_from": "vllm", "temperature": 0.7}, "temperature: 0.7 does not go with"),
+        ("grpo", {"teacher_from": "vllm"}, "teacher_from: does not apply to GRPO, only to distillation"),
         ("sft", {"sharding": "fsdp2"}, "sharding: 'fsdp2' divides a run among processes, and there is 1"),
         ("sft", {"sharding": "zero3"}, "sharding: 'zero3' is not right; expected one of none, fsdp2, deepspeed"),
         ("ppo", {"sharding": "fsdp2"}, "sharding: does not apply to PPO, only to sft, dpo, grpo"),

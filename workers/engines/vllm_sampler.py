@@ -91,17 +91,43 @@ class VllmSampler(OpenAIEngine):
             "return_token_ids": True,
             "skip_special_tokens": False,
         }
-        content = self._remembered(name, json.dumps(body).encode())
         try:
-            choice = json.loads(content)["choices"][0]
+            choice = self._choice(body)
             tokens, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-            if choice["prompt_token_ids"] != body["prompt"]:
-                raise ValueError("the server was asked in other tokens than it was given")
             if len(tokens) != len(logprobs) or not all(map(math.isfinite, logprobs)):
                 raise ValueError(f"{len(tokens)} tokens have {len(logprobs)} log-probabilities, or some are no numbers")
             return Sampled([int(token) for token in tokens], [float(logprob) for logprob in logprobs])
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise Failed(f"{self.base_url} gives no tokens with log-probabilities: {error!r}") from error
+
+    def score(self, name: str, answers: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
+        """The log-probability, at temperature 1, that this adapter gives each token of an answer to a prompt, in order.
+        One that a server started anew has forgotten is loaded again. Raises Failed."""
+        with self._patience(), ThreadPoolExecutor(self.concurrency, thread_name_prefix="vllm-scorer") as pool:
+            return list(pool.map(lambda answer: self._scored(name, *answer), answers))
+
+    def _scored(self, name: str, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+        tokens = [*prompt, *answer]
+        body = {"model": name, "prompt": tokens, "max_tokens": 1, "prompt_logprobs": 0, "return_token_ids": True}
+        try:
+            told = self._choice(body)["prompt_logprobs"][len(prompt) :]
+            found = [float(each[str(token)]["logprob"]) for token, each in zip(answer, told, strict=True)]
+            if not all(map(math.isfinite, found)):
+                raise ValueError("some log-probabilities are no numbers")
+            return found
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise Failed(f"{self.base_url} tells no log-probabilities of given tokens: {error!r}") from error
+
+    def _choice(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The one answer to a prompt in tokens. Raises Failed, and for what vLLM does not answer what reading it
+        raises."""
+        answer = json.loads(self._remembered(body["model"], json.dumps(body).encode()))
+        choice: dict[str, Any] = answer["choices"][0]
+        if answer["model"] != body["model"]:
+            raise ValueError(f"{body['model']} was asked, and {answer['model']} answered")
+        if choice["prompt_token_ids"] != body["prompt"]:
+            raise ValueError("the server was asked in other tokens than it was given")
+        return choice
 
     def _remembered(self, name: str, body: bytes) -> bytes:
         try:

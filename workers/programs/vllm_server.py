@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import django
+from safetensors import safe_open
 
 from flywheel.server.supervisor import Stop, die_with_parent, raise_stop
 from flywheel.system import env, postgres
@@ -36,6 +37,8 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for the greatest rank of an adapter."""
 SMALL_BYTES = 20_000_000
 """Weights below this are asked quicker by one thread than by several."""
+UNADAPTED = {"lm_head", "wte", "wpe"}
+"""Embeddings and output layers that are not called so."""
 NESTED = ("<function=", "<arg_key>")
 """What stands within `<tool_call>` where it is not JSON."""
 GRACE_S = 20.0
@@ -129,7 +132,21 @@ def command(base: Path, name: str, url: str, rank: int, more: list[str]) -> list
         words += ["--hf-overrides", json.dumps({"architectures": [_architecture(config)]})]
     if is_cpu_build():
         words += ["--enforce-eager", "--max-num-seqs", "32"]
+        # It dies where it tells of two prompts' tokens in one batch and the output layer might have an adapter.
+        words += ["--lora-target-modules", *adapted_layers(base)]
     return words + more
+
+
+def adapted_layers(base: Path) -> list[str]:
+    """The layers of a base that adapters may change, as vLLM calls them: all linear ones but the output layer."""
+    found = set()
+    for path in base.glob("*.safetensors"):
+        with safe_open(path, "numpy") as tensors:
+            shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+        layers = [name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2]
+        found |= {layer.rpartition(".")[2] for layer in layers if f"{layer}.weight" in shapes}
+        found |= {"experts"} if any(".experts." in name for name in shapes) else set()  # all of them are one layer
+    return sorted(name for name in found if "emb" not in name and name not in UNADAPTED)
 
 
 def reading(base: Path, aside: Path) -> list[str]:

@@ -2,6 +2,7 @@
 table; and those that are that trainer with other advantages: RLOO, PPO with a value head, distillation with a teacher.
 """
 
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ def train(run: Run) -> None:
         from workers.trainers.objectives.distillation import DistillationTrainer
         from workers.trainers.objectives.leave_one_out import LeaveOneOutTrainer
         from workers.trainers.objectives.ppo import PPOTrainer, Values
+        from workers.trainers.objectives.served_teacher import ServedTeacher
         from workers.trainers.objectives.turn_credit import TurnTrainer
         from workers.trainers.weights import trained_policy
 
@@ -31,9 +33,12 @@ def train(run: Run) -> None:
         trainer = partial(LeaveOneOutTrainer, normalize=settings["normalize_advantages"])
     elif settings.get("step_rewards"):
         trainer = partial(TurnTrainer, discount=settings["discount"], weight=settings.get("step_weight", 1.0))
-    elif run.spec.recipe.has_teacher:
-        trainer = partial(DistillationTrainer, teacher=trained_policy.teacher(run))
-    online_tasks.train(run, trainer, env, data)
+    with ExitStack() as stack:
+        served = None
+        if run.spec.teacher is not None:
+            served = stack.enter_context(closing(ServedTeacher(run))) if run.spec.teacher.served_base else None
+            trainer = partial(DistillationTrainer, teacher=served or trained_policy.teacher(run))
+        online_tasks.train(run, trainer, env, data, served)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from workers.trainers.attempts.remote_policy import RemoteEngine, RemotePolicy
 from workers.trainers.attempts.rewards import Judge, Penalties, Rewards
 from workers.trainers.attempts.step_attempts import Attempts
 from workers.trainers.objectives.replayed_rows import Replay
+from workers.trainers.objectives.served_teacher import ServedTeacher
 from workers.trainers.run import checkpoints, ranks, run_spec
 from workers.trainers.run.kept_attempts import Keeper
 from workers.trainers.run.run_directory import Run
@@ -46,9 +47,10 @@ def settings(spec: Spec) -> dict[str, Any]:
     return {name: spec.settings[name] for name in names} | some | {"shuffle_dataset": False}
 
 
-def train(run: Run, trainer_class: Any, env: Environment, data: Data) -> None:
+def train(run: Run, trainer_class: Any, env: Environment, data: Data, reader: ServedTeacher | None = None) -> None:
+    """`reader`: a teacher on a server, which has to have room for the attempts. Raises TrainingError."""
     loaded = trained_policy.load(run)
-    trainer, attempts = build(run, loaded, trainer_class, env, data)
+    trainer, attempts = build(run, loaded, trainer_class, env, data, reader)
     try:
         turn = attempts.turn if isinstance(attempts, PacedAttempts) else None
         training_loop.drive(run, trainer, loaded, env, data, turn)
@@ -56,10 +58,12 @@ def train(run: Run, trainer_class: Any, env: Environment, data: Data) -> None:
         attempts.close()
 
 
-def build(run: Run, loaded: Policy, trainer_class: Any, env: Environment, data: Data) -> tuple[Any, Attempts]:
+def build(
+    run: Run, loaded: Policy, trainer_class: Any, env: Environment, data: Data, reader: ServedTeacher | None = None
+) -> tuple[Any, Attempts]:
     """TRL's trainer, ready to learn from the run's attempts, and these. Raises TrainingError."""
     spec = run.spec
-    tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train])
+    tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train], reader)
     judge = Judge(env, spec.reward, run_spec.runners(spec))
     rewards = Rewards(judge, tasks, spec.seed, Penalties.of(spec.settings))
     curriculum = Curriculum(run.path / checkpoints.PLACE) if spec.settings.get("curriculum") else None
@@ -75,7 +79,8 @@ def build(run: Run, loaded: Policy, trainer_class: Any, env: Environment, data: 
         there = RemoteEngine(remote, loaded.model, loaded.tokenizer, spec.settings["batch_size"])
         attempts = PacedAttempts(run, tasks, order, there, judge, rewards, curriculum, keeper)
     else:
-        engine = EpisodeEngine(loaded.model, loaded.tokenizer, spec.settings["eval_batch_size"], spec.settings["top_k"])
+        size, top_k, room = spec.settings["eval_batch_size"], spec.settings["top_k"], reader.room if reader else None
+        engine = EpisodeEngine(loaded.model, loaded.tokenizer, size, top_k, room=room)
         attempts = Attempts(spec, tasks, engine, judge, rewards, curriculum, keeper)
     trainer = trainer_class(
         model=loaded.model,
@@ -120,14 +125,20 @@ def overflow(spec: Spec, loaded: Policy, prompt: Sequence[int]) -> str:
     return context_length.overflow(len(prompt), spec.settings["max_completion_length"], room)
 
 
-def _fitting(run: Run, loaded: Policy, env: Environment, tasks: Sequence[Task]) -> list[Task]:
+def _fitting(
+    run: Run, loaded: Policy, env: Environment, tasks: Sequence[Task], reader: ServedTeacher | None
+) -> list[Task]:
     """The tasks whose prompt and answer the model has room for: beyond it one fails, and another talks nonsense that
-    would be learnt. Raises TrainingError where there are none."""
-    problems = [overflow(run.spec, loaded, prompt_of(run.spec, loaded, env, task)) for task in tasks]
+    would be learnt. Raises TrainingError where there are none, or where one of them is too long for the reader."""
+    prompts = [prompt_of(run.spec, loaded, env, task) for task in tasks]
+    problems = [overflow(run.spec, loaded, prompt) for prompt in prompts]
     if over := [f"{task.id}: {problem}" for task, problem in zip(tasks, problems, strict=True) if problem]:
         if len(over) == len(tasks):
             raise TrainingError("data", f"no task fits into the model's context, such as {over[0]}")
         run.warn(f"{len(over)} of {len(tasks)} tasks are left out, such as {over[0]}")
+    if reader is not None:
+        rows = zip(tasks, prompts, problems, strict=True)
+        reader.check_room({task.id: len(prompt) for task, prompt, problem in rows if not problem})
     return [task for task, problem in zip(tasks, problems, strict=True) if not problem]
 
 

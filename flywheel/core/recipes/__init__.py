@@ -277,6 +277,12 @@ def _check_together(values: Mapping[str, Any]) -> None:
         _check_served(values)
     elif staleness_bound(values):
         raise FieldError(f"{values['execution']!r} wants rollouts {VLLM}; expected sync", field="execution")
+    if values.get("teacher_from") == VLLM and values["temperature"] != 1.0:
+        raise FieldError(
+            f"{values['temperature']!r} does not go with teacher_from vllm, which gives probabilities of given tokens "
+            "at temperature 1 only; expected 1.0",
+            field="temperature",
+        )
     if values["epsilon_high"] < values["epsilon"]:
         raise FieldError(
             f"{values['epsilon_high']!r} is below epsilon; expected at least {values['epsilon']!r}",
@@ -320,6 +326,11 @@ def check_environment_weights(weights: Mapping[str, Any], environments: Collecti
 
 def _is_weight(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= HEAVIEST
+
+
+def asks_server(settings: Mapping[str, Any]) -> bool:
+    """Whether the trainer asks the vLLM server, for attempts or for a teacher's probabilities."""
+    return VLLM in (settings.get("rollouts"), settings.get("teacher_from"))
 
 
 def staleness_bound(settings: Mapping[str, Any]) -> int:

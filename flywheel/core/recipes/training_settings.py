@@ -11,6 +11,7 @@ _EVERY = tuple(ALGORITHMS)
 _PRACTISED = tuple(row.name for row in ALGORITHMS.values() if row.practises)
 _REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
 _GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
+_DISTILLED = tuple(row.name for row in ALGORITHMS.values() if row.has_teacher)
 _SCALED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and "scale_rewards" not in row.fixed)
 _STEPPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped and row.name != "rloo")
 """Those whose advantages may be by turn: their baseline is the whole group."""
@@ -196,6 +197,12 @@ _ROWS = [
         algorithms=_REINFORCED, choices=("trainer", "vllm"),
     ),
     Setting(
+        "teacher_from", str, "trainer",
+        "Where the teacher runs: in the trainer's own process, or on this installation's vLLM server, so that the "
+        "trainer needs no memory for it. The result is the same. On vLLM the temperature must be 1.",
+        algorithms=_DISTILLED, choices=("trainer", "vllm"),
+    ),
+    Setting(
         "execution", str, "sync",
         "Whether vLLM goes on sampling while the trainer learns: sync takes turns, one_step_off_async lets attempts be "
         "one update old, fully_async as many as max_staleness. Nothing that was sampled is thrown away.",
@@ -363,7 +370,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Execution": (
         "device", "micro_batch_size", "gradient_checkpointing", "eval_batch_size", "processes", "sharding",
-        "rollouts", "execution", "max_staleness",
+        "rollouts", "teacher_from", "execution", "max_staleness",
     ),
 }  # fmt: skip
 """Settings by what they are about, in the order in which a form has them."""

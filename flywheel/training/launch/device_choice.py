@@ -25,9 +25,10 @@ def refuse_cluster(
     """Raise Refused where a run cannot train on the Ray cluster."""
     if not env.ray_address():
         raise Refused("no Ray cluster is set; the operator names it by FLYWHEEL_RAY_ADDRESS", field="settings.device")
-    if settings.get("rollouts") == recipes.VLLM:
+    if recipes.asks_server(settings):
         raise Refused(
-            "vLLM cannot sample attempts on a Ray cluster: its key would be readable in the job; use rollouts trainer",
+            "a trainer on a Ray cluster cannot ask the vLLM server: its key would be readable in the job; set rollouts "
+            "or teacher_from to trainer",
             field="settings.device",
         )
     if expected_questions(algorithm, settings, task_sets, None, recipe):

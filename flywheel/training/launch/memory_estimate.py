@@ -77,7 +77,8 @@ def expected_memory(
         return None, f"{base} has no weights here"
     try:
         shapes = _shapes(base.weights)
-        taught = _shapes(teacher.weights).parameters if teacher and teacher.weights else 0
+        here = teacher.weights if teacher and settings.get("teacher_from") != recipes.VLLM else None
+        taught = _shapes(here).parameters if here else 0
     except (UnknownShapes, artifacts.ArtifactError) as error:
         return None, str(error)
     preview = _preview(base, dataset) if dataset else None

@@ -155,7 +155,10 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
     settings = check_settings(algorithm, base, tuning, request.settings)
     if settings.get("rollouts") == recipes.VLLM:
-        _refuse_server(base, tuning, settings)
+        _refuse_untaken(tuning, settings)
+        _refuse_server(base, "settings.rollouts")
+    if request.teacher is not None and settings.get("teacher_from") == recipes.VLLM:
+        _refuse_server(request.teacher, "settings.teacher_from")
     if settings["device"] == device_choice.RAY:
         device_choice.refuse_cluster(request.algorithm, settings, task_sets, request.reward)
     if settings.get("step_rewards"):
@@ -375,16 +378,18 @@ def _refuse_judged_turns(task_sets: Sequence[TaskSet], recipe: RewardRecipe | No
             )
 
 
-def _refuse_server(base: Version, tuning: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raise Refused where the vLLM server cannot sample the attempts: it is not there, has another base, or could not
-    load what is trained."""
-    field = "settings.rollouts"
+def _refuse_untaken(tuning: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise Refused where the vLLM server could not load what is trained."""
     own = {name.removeprefix("lora."): value for name, value in settings.items() if name.startswith("lora.")}
     if why := list(lora_adapters.reasons({"peft_type": "LORA", "r": tuning["rank"]} | own)):
-        raise Refused(f"vLLM cannot load what is trained: {'; '.join(why)}", field=field)
+        raise Refused(f"vLLM cannot load what is trained: {'; '.join(why)}", field="settings.rollouts")
+
+
+def _refuse_server(version: Version, field: str) -> None:
+    """Raise Refused where the vLLM server cannot be asked for the version: it is not there, or has another base."""
     try:
-        loaded_adapters.check(base)
-        loaded_adapters.check_base(base, time.monotonic() + SERVER_S)
+        loaded_adapters.check(version)
+        loaded_adapters.check_base(version, time.monotonic() + SERVER_S)
     except (lora_adapters.NotServable, loaded_adapters.ServerError) as error:
         raise Refused(str(error), field=field) from error
 

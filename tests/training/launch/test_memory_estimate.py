@@ -1,7 +1,7 @@
 """The forecast at launch: of the model's files, of counted or estimated tokens, beside the machine's memory."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
+from flywheel.core import recipes
 from flywheel.edge.jobs import State
 from flywheel.training.launch import launch_estimate, memory_estimate, preview_jobs
 from flywheel.training.launch.memory_estimate import Memory, expected_memory
@@ -48,6 +49,21 @@ def test_a_model_that_cannot_be_read_is_launched_without_a_forecast(room: Room) 
     assert run.forecast == {}
     about = {"settings": run.settings, "tuning": run.tuning, "dataset": run.dataset, "task_set": room.task_set}
     assert expected_memory(base=room.base, algorithm="sft", **about) == (None, "its files have no config.json")
+
+
+def test_a_teacher_takes_no_memory_where_vllm_has_it(weighty: Room) -> None:
+    run, settings = weighty.launch(), recipes.defaults("distillation")
+
+    def parts(**changed: Any) -> Mapping[str, int]:
+        found, problem = expected_memory(
+            base=weighty.base, algorithm="distillation", settings=settings | changed, tuning=run.tuning,
+            dataset=run.dataset, task_set=weighty.task_set, teacher=weighty.base,
+        )  # fmt: skip
+        assert found is not None, problem
+        return found.forecast.parts
+
+    assert parts()["teacher"] > 0
+    assert "teacher" not in parts(teacher_from="vllm")
 
 
 def test_tokens_are_those_of_the_preview_where_there_is_one(weighty: Room) -> None:

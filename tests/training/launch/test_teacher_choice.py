@@ -13,6 +13,7 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.edge.refusals import Refused
 from flywheel.environments.task_sets import leaks
+from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.models import TrainingRun
 from tests.pages import page_of
@@ -88,6 +89,7 @@ def test_the_form_offers_teachers_and_the_run_shows_its_own(room: Room, sign_in:
     address = reverse("training:launch", args=["acme"])
     assert "Teacher" not in page_of(client.get(address, {**asked, "algorithm": "grpo"}))
     form = client.get(address, {**asked, "algorithm": "distillation"}).content.decode()
+    assert 'name="set.teacher_from"' in form
     offered = form.partition('id="launch-teacher"')[2].partition("</select>")[0]
     assert str(teacher) in offered
     assert str(room.base) not in offered
@@ -130,11 +132,29 @@ def lines(each: Version | None) -> Iterator[Version]:
         each = each.parent
 
 
+def test_a_teacher_on_the_server_is_one_that_the_server_has(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher, asked = version(room, "b"), {"settings": {"teacher_from": "vllm"}}
+    field = "settings.teacher_from"
+    said = refused(room, teacher=teacher, **asked)
+    assert (said[0], "no vLLM server is set" in said[1]) == (field, True)
+    monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://127.0.0.1:1")
+    rows = [{"id": "base-other", "parent": None}]
+    monkeypatch.setattr(loaded_adapters, "_call", lambda *_, **__: {"data": rows})
+    said = refused(room, teacher=teacher, **asked)
+    assert (said[0], f"serves base-other, and {teacher} is made of base-bbbbbbbbbbbb" in said[1]) == (field, True)
+    rows[0]["id"] = "base-bbbbbbbbbbbb"
+    run = room.launch(algorithm="distillation", teacher=teacher, **asked)
+    assert run.settings["teacher_from"] == "vllm"
+
+
 def test_by_api(room: Room, client: Client, key: Any) -> None:
     teacher = version(room, "b")
     body = {"base": str(room.base), "task_set": str(room.task_set), "algorithm": "distillation", "override_reason": "x"}
     url, headers = "/api/v1/training-runs", key("train")
     answer = client.post(url, body, content_type="application/json", headers=headers)
     assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (422, "teacher")
+    served = body | {"teacher": str(teacher), "settings": {"teacher_from": "vllm"}}
+    answer = client.post(url, served, content_type="application/json", headers=headers)
+    assert answer.json()["detail"].startswith("settings.teacher_from: no vLLM server is set")
     made = client.post(url, {**body, "teacher": str(teacher)}, content_type="application/json", headers=headers)
     assert made.json()["teacher"] == str(teacher)

@@ -361,7 +361,7 @@ class Server:
                 with lock:
                     outer.seen.append(body | {"_path": self.path})
                     outer.headers.append(dict(self.headers))
-                    count = sum(other["seed"] == body["seed"] for other in outer.seen)
+                    count = sum(other.get("seed") == body.get("seed") for other in outer.seen)
                 reply = answer(body, count)
                 if reply is None:
                     outer.release.wait(5)

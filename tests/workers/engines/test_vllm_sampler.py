@@ -1,6 +1,7 @@
 """Tokens in, tokens out; the server is a fake."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from workers.engines.vllm_sampler import Question, Sampled, VllmSampler
 ASKED = Question([3, 4], Sampling(0.7, 1.0, 5), 11)
 
 
-def said(prompt: list[int], tokens: list[int], logprobs: list[float | None]) -> Reply:
-    choice = {"prompt_token_ids": prompt, "token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}
-    return 200, {}, json.dumps({"choices": [choice]}).encode()
+def said(prompt: list[int], tokens: list[int], logprobs: list[float | None], by: str = "one") -> Reply:
+    return chosen(prompt, by, token_ids=tokens, logprobs={"token_logprobs": logprobs})
+
+
+def chosen(prompt: list[int], by: str = "one", **choice: Any) -> Reply:
+    return 200, {}, json.dumps({"model": by, "choices": [{"prompt_token_ids": prompt, **choice}]}).encode()
 
 
 def sampler(url: str, **options: Any) -> VllmSampler:
@@ -38,6 +42,7 @@ def test_it_asks_in_tokens_and_is_answered_in_tokens() -> None:
     ("reply", "problem"),
     [
         (said([3, 5], [7], [-0.5]), "asked in other tokens than it was given"),
+        (said([3, 4], [7], [-0.5], by="two"), "one was asked, and two answered"),
         (said([3, 4], [7, 8], [-0.5]), "2 tokens have 1 log-probabilities"),
         (said([3, 4], [7], [None]), "no tokens with log-probabilities"),
         ((200, {}, b'{"choices": [{"text": "hi"}]}'), "no tokens with log-probabilities"),
@@ -47,6 +52,32 @@ def test_it_asks_in_tokens_and_is_answered_in_tokens() -> None:
 def test_an_answer_that_could_not_be_learnt_from_is_none(reply: Reply, problem: str) -> None:
     with serving(lambda *_: reply) as server, pytest.raises(Failed, match=problem):
         sampler(server.url).sample("one", [ASKED])
+
+
+def test_it_tells_how_likely_given_tokens_are_and_of_the_prompt_nothing() -> None:
+    told = [None, {"4": {"logprob": -9.0}}, {"7": {"logprob": -0.5}}, {"8": {"logprob": -3.0}, "9": {"logprob": -0.25}}]
+    with serving(lambda body, _: chosen(body["prompt"], prompt_logprobs=told[: len(body["prompt"])])) as server:
+        assert sampler(server.url).score("one", [([3, 4], [7, 9]), ([3, 4], [7])]) == [[-0.5, -0.25], [-0.5]]
+    bodies = sorted(server.seen, key=lambda body: len(body["prompt"]))
+    assert [body["prompt"] for body in bodies] == [[3, 4, 7], [3, 4, 7, 9]]
+    assert {(body["model"], body["prompt_logprobs"], body["max_tokens"]) for body in bodies} == {("one", 0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (said([3, 4, 7], [8], [-0.5]), "tells no log-probabilities of given tokens: KeyError"),
+        (chosen([3, 4, 7], prompt_logprobs=None), "tells no log-probabilities of given tokens: TypeError"),
+        (chosen([3, 4, 7], prompt_logprobs=[None, {"4": {"logprob": -1}}]), "log-probabilities of given tokens: Value"),
+        (chosen([3, 4, 7], prompt_logprobs=[None, None, {"9": {"logprob": -1}}]), "given tokens: KeyError"),
+        (chosen([3, 4, 7], prompt_logprobs=[None, None, {"7": {"logprob": math.nan}}]), "some .* are no numbers"),
+        (chosen([3, 4], prompt_logprobs=[None, None]), "asked in other tokens than it was given"),
+        (chosen([3, 4, 7], "two", prompt_logprobs=[]), "one was asked, and two answered"),
+    ],
+)
+def test_a_token_without_its_own_log_probability_has_none(reply: Reply, problem: str) -> None:
+    with serving(lambda *_: reply) as server, pytest.raises(Failed, match=problem):
+        sampler(server.url).score("one", [([3, 4], [7])])
 
 
 def test_a_name_that_the_server_forgot_is_loaded_again_once_for_all_that_ask(

@@ -20,7 +20,7 @@ from workers.processes import model_process
 SUMMARY = 60
 """Lines within which torchrun's summary ends; what stands before it may be of an earlier start."""
 SERVER = ("FLYWHEEL_VLLM_URL", VLLM_KEY)
-"""What a trainer is told whose attempts the vLLM server samples: its address, and its key."""
+"""What a trainer is told that asks the vLLM server: its address, and its key."""
 
 
 class Trainer(Protocol):

@@ -24,7 +24,7 @@ from django.utils.dateparse import parse_datetime
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
-from flywheel.agents import artifacts
+from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.models import Artifact, RewardModel, Version
 from flywheel.core import digests, envs, recipes
 from flywheel.core.recipes.memory_forecast import ASKED_MOST
@@ -143,7 +143,8 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
 
 def _sources(run: TrainingRun) -> dict[str, Any]:
     """The run's start: its base, and the adapter on it or None; and its teacher, where it has one."""
-    return _weights(run.base) | ({"teacher": _weights(run.teacher)} if run.teacher else {})
+    is_served = run.settings.get("teacher_from") == recipes.VLLM
+    return _weights(run.base) | ({"teacher": _weights(run.teacher, is_served=is_served)} if run.teacher else {})
 
 
 def _reward_models(run: TrainingRun) -> dict[str, dict[str, str]]:
@@ -154,13 +155,15 @@ def _reward_models(run: TrainingRun) -> dict[str, dict[str, str]]:
     return {digest: _source(model.weights) for each in found for digest, model in each.items()}
 
 
-def _weights(version: Version) -> dict[str, Any]:
+def _weights(version: Version, *, is_served: bool = False) -> dict[str, Any]:
     assert version.weights is not None
     told = {name: value for name in ("chat_template_kwargs",) if (value := version.endpoint.get(name))}
-    return {
-        "base": {**_source(version.weights), **told},
-        "adapter": _source(version.adapter) if version.adapter else None,
-    }
+    adapter = _source(version.adapter) if version.adapter else None
+    found = {"base": {**_source(version.weights), **told}, "adapter": adapter}
+    if is_served and adapter is None:  # in a shared batch vLLM's CPU build answers for the bare base with another's
+        place = lora_adapters.identity(version.weights)
+        found["adapter"] = {"path": str(place), "digest": checkpoints.directory_digest(place)}
+    return found | ({"served_base": base_name(version.weights.digest)} if is_served else {})
 
 
 def _environment(run: TrainingRun) -> dict[str, Any]:
@@ -254,7 +257,7 @@ def _start(run: TrainingRun, place: Path, broker: RunBroker | None) -> Trainer:
     if label == "ray":
         return RayTrainer(f"flywheel-{run}-{run.idempotency_key.hex[:12]}", module, place, processes)
     trainer_process.stop_orphan(place)
-    told = trainer_process.SERVER if run.settings.get("rollouts") == recipes.VLLM else ()
+    told = trainer_process.SERVER if recipes.asks_server(run.settings) else ()
     gpus = run.held["names"] if label == "cuda" else []
     return trainer_process.start(
         module, place, *told, processes=processes, gpus=gpus, broker=broker.path if broker else ""

@@ -41,9 +41,11 @@ class Asked:
 class LiveEngine:
     """Asks the model that is being trained without leaving a trace in the training."""
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int, top_k: int = 0) -> None:
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int, top_k: int = 0, *, room: int | None = None) -> None:
+        """`room`: tokens that a server takes which has to read them too."""
         self.model, self.tokenizer, self.batch_size, self.top_k = model, tokenizer, batch_size, top_k
-        self._room = context_length.room_of(model)
+        rooms = (context_length.room_of(model), room)
+        self._room = min((each for each in rooms if each is not None), default=None)
         self._ends = ends_of(model, tokenizer)
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
@@ -148,8 +150,8 @@ class EpisodeEngine(LiveEngine):
     tells_logprobs: ClassVar[bool] = False
     """Whether its episodes have the log-probability of each sampled token."""
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int, top_k: int = 0) -> None:
-        super().__init__(model, tokenizer, batch_size, top_k)
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int, top_k: int = 0, *, room: int | None = None) -> None:
+        super().__init__(model, tokenizer, batch_size, top_k, room=room)
         self._episodes: dict[int, Episode] = {}
         self._read = list[int](), generation.Past()
         """The episodes of the last batch, in its order, and what the model has read of them."""

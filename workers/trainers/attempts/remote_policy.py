@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,24 +85,10 @@ class RemotePolicy(TrainerCallback):
         self._probe = Sampling(settings["temperature"], 1.0, tokens)
         self._prompts = list(prompts)[:PROBES]
         self._before: tuple[list[Sampled], list[list[float]]] = [], []
-        self._waiting = Waiting(run)
-        url = env.vllm_url()
-        if not url:
-            raise TrainingError(
-                "sampler", "no vLLM server is set: start one with make serve, set FLYWHEEL_VLLM_URL and resume"
-            )
-        self.server = VllmSampler(
-            url,
-            os.environ.get(VLLM_KEY, ""),
-            ends=ends,
-            concurrency=min(AT_ONCE, settings["batch_size"]),
-            timeout_s=TIMEOUT_S,
-            patience_s=PATIENCE_S,
-            on_wait=self._waiting,
-        )
+        self.server = server_of(run, ends)
         self._prefix = f"rollouts-{run.spec.digest[:8]}-"
-        self._attempt = _attempt(run)
-        self.room = self._meet()
+        self._attempt = attempt_of(run)
+        self.room = meet(self.server, run.spec.served_base, "trains", self._prefix)
 
     def join(self, trainer: Any) -> None:
         """Be what TRL synchronises, and have it weigh its loss by what the server sampled."""
@@ -135,7 +121,7 @@ class RemotePolicy(TrainerCallback):
                 self._asking[name] = 0
             self._drop_unasked()
         except Failed as failure:
-            raise self._lost(failure) from failure
+            raise lost(self.server, failure) from failure
         trl_seams.measured(self.trainer, "sync_proof", proof.mean)
         trl_seams.measured(self.trainer, "sync_limit", self.limit)
 
@@ -147,7 +133,7 @@ class RemotePolicy(TrainerCallback):
         try:
             return version, self.server.sample(name, questions)
         except Failed as failure:
-            raise self._lost(failure) from failure
+            raise lost(self.server, failure) from failure
         finally:
             with self._lock:
                 self._asking[name] -= 1
@@ -163,34 +149,7 @@ class RemotePolicy(TrainerCallback):
             raise TrainingError("sampler", self._off(self.name, f"of step {state.global_step}", Proof(0, mean, worst)))
 
     def close(self) -> None:
-        """Take from the server what this run had it load, if it can be reached."""
-        self.server.retries = 0
-        try:
-            self._forget()
-        except Failed as failure:
-            self.run.warn(f"the server keeps the adapters of this run: {failure}")
-
-    def _meet(self) -> int:
-        """See that it serves the run's base, and take from it what an earlier start left. The tokens that it takes."""
-        try:
-            rows = self.server.models()
-            self._forget(rows)
-        except Failed as failure:
-            raise self._lost(failure) from failure
-        bases = {row["id"]: row["max_model_len"] for row in rows if not row["parent"]}
-        wanted = self.run.spec.served_base
-        if wanted not in bases:
-            raise TrainingError(
-                "sampler",
-                f"the vLLM server at {self.server.base_url} serves {', '.join(bases) or 'nothing'}, and this run "
-                f"trains {wanted}: start it with make serve and a version of that base, then resume",
-            )
-        return int(bases[wanted])
-
-    def _forget(self, rows: Sequence[Any] | None = None) -> None:
-        for row in self.server.models() if rows is None else rows:
-            if row["id"].startswith(self._prefix):
-                self.server.unload(row["id"])
+        leave(self.run, self.server, self._prefix)
 
     def _drop_unasked(self) -> None:
         """Take from the server the versions before the last that nothing is asked of any more."""
@@ -250,12 +209,64 @@ class RemotePolicy(TrainerCallback):
             "same precision, then resume from the last checkpoint"
         )
 
-    def _lost(self, failure: Failed) -> TrainingError:
-        return TrainingError(
-            "sampler",
-            f"the vLLM server at {self.server.base_url} cannot be used: {failure}. The last checkpoint is kept: see to "
-            "the server, then resume",
+
+def server_of(run: Run, ends: Sequence[int] = ()) -> VllmSampler:
+    """The vLLM server that the environment names. Raises TrainingError where it names none."""
+    url = env.vllm_url()
+    if not url:
+        raise TrainingError(
+            "sampler", "no vLLM server is set: start one with make serve, set FLYWHEEL_VLLM_URL and resume"
         )
+    return VllmSampler(
+        url,
+        os.environ.get(VLLM_KEY, ""),
+        ends=ends,
+        concurrency=min(AT_ONCE, run.spec.settings["batch_size"]),
+        timeout_s=TIMEOUT_S,
+        patience_s=PATIENCE_S,
+        on_wait=Waiting(run),
+    )
+
+
+def meet(server: VllmSampler, wanted: str, does: str, prefix: str) -> int:
+    """See that the server has this base, and take from it what an earlier start left under names that begin so. The
+    tokens that it takes. Raises TrainingError."""
+    try:
+        rows = server.models()
+        _forget(server, rows, prefix)
+    except Failed as failure:
+        raise lost(server, failure) from failure
+    bases = {row["id"]: row["max_model_len"] for row in rows if not row["parent"]}
+    if wanted not in bases:
+        raise TrainingError(
+            "sampler",
+            f"the vLLM server at {server.base_url} serves {', '.join(bases) or 'nothing'}, and this run "
+            f"{does} {wanted}: start it with make serve and a version of that base, then resume",
+        )
+    return int(bases[wanted])
+
+
+def leave(run: Run, server: VllmSampler, prefix: str) -> None:
+    """Take from the server what this run had it load under names that begin so, if it can be reached."""
+    server.retries = 0
+    try:
+        _forget(server, server.models(), prefix)
+    except Failed as failure:
+        run.warn(f"the server keeps the adapters of this run: {failure}")
+
+
+def _forget(server: VllmSampler, rows: Sequence[Mapping[str, Any]], prefix: str) -> None:
+    for row in rows:
+        if row["id"].startswith(prefix):
+            server.unload(row["id"])
+
+
+def lost(server: VllmSampler, failure: Failed) -> TrainingError:
+    return TrainingError(
+        "sampler",
+        f"the vLLM server at {server.base_url} cannot be used: {failure}. The last checkpoint is kept: see to "
+        "the server, then resume",
+    )
 
 
 class Waiting:
@@ -278,11 +289,10 @@ class RemoteEngine(EpisodeEngine):
     tells_logprobs: ClassVar[bool] = True
 
     def __init__(self, policy: RemotePolicy, model: Any, tokenizer: Any, batch_size: int) -> None:
-        super().__init__(model, tokenizer, batch_size)
+        super().__init__(model, tokenizer, batch_size, room=policy.room)
         self._policy = policy
         self.aside: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         """Around waiting for the server: whatever is held for the time of playing is let go."""
-        self._room = min(self._room or policy.room, policy.room)
 
     def take(self, seed: int) -> Episode:
         """Return the episode of this seed, and forget it."""
@@ -312,7 +322,7 @@ def _differences(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]
     return [abs(a - b) for row, beside in zip(one, other, strict=True) for a, b in zip(row, beside, strict=True)]
 
 
-def _attempt(run: Run) -> int:
+def attempt_of(run: Run) -> int:
     """Count the starts of this run, with this one."""
     events = (run.path / "events.jsonl").read_bytes()
     return 1 + len(re.findall(rb'"event": "training_start"', events))

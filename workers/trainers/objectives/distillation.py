@@ -6,6 +6,7 @@ that of the reverse KL from the policy to the teacher, estimated by the tokens t
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from workers.trainers.attempts import trl_seams
+from workers.trainers.objectives.served_teacher import ServedTeacher
 
 
 class DistillationTrainer(GRPOTrainer):
@@ -20,14 +22,16 @@ class DistillationTrainer(GRPOTrainer):
     told and not learnt from."""
 
     def __init__(self, *args: Any, teacher: Any, **kwargs: Any) -> None:
+        """`teacher`: a model with the policy's tokens, or a ServedTeacher."""
         super().__init__(*args, **kwargs)
-        self.teacher = teacher.to(self.accelerator.device)
+        here = None if isinstance(teacher, ServedTeacher) else teacher.to(self.accelerator.device)
+        self._taught = teacher.log_probs if here is None else partial(self._log_probs, here)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """A step's attempts as TRL takes them, with advantages by token (B, T), in nats; 0 where others wrote."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mask = output["completion_mask"] * output["tool_mask"]
-        gaps = (self._log_probs(self.model, output) - self._log_probs(self.teacher, output)) * mask
+        gaps = (self._log_probs(self.model, output) - self._taught(output)) * mask
         trl_seams.measured(self, "teacher_kl", (gaps.sum() / mask.sum().clamp(min=1)).item())
         trl_seams.unmeasured(self, "frac_reward_zero_std")  # of rewards, which teach nothing here
         return output | {"advantages": -gaps}

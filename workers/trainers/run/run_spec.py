@@ -43,6 +43,8 @@ class Teacher:
 
     base: Source
     adapter: Source | None
+    served_base: str
+    """The base's name on the vLLM server that tells the probabilities; empty where the trainer computes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +342,7 @@ def _spec(directory: Path, value: Any) -> Spec:
         else None,
         validation_every=_whole(validation, "every", 1, "validation."),
         validation_limit=_whole(validation, "limit", 1, "validation."),
-        teacher=_teacher(_get(value, "teacher", dict)) if "teacher" in value else None,
+        teacher=_teacher(value, settings) if recipes.ALGORITHMS[algorithm].has_teacher else None,
         reward=_reward(_get(value, "reward", dict)) if "reward" in value else None,
         reward_models=_reward_models(_get(value, "reward_models", dict)) if "reward_models" in value else {},
         served_base=served_base,
@@ -373,11 +375,17 @@ def _check_weights(weights: Mapping[str, Any], wanted: set[str]) -> None:
         raise TrainingError("bad_spec", str(error)) from error
 
 
-def _teacher(value: Mapping[str, Any]) -> Teacher:
-    adapter = value.get("adapter")
+def _teacher(spec: Mapping[str, Any], settings: Mapping[str, Any]) -> Teacher:
+    if "teacher" not in spec:
+        raise TrainingError("bad_spec", "teacher: is missing; Distillation learns from one")
+    value = _get(spec, "teacher", dict)
+    adapter, is_served = value.get("adapter"), settings["teacher_from"] == recipes.VLLM
+    if is_served and adapter is None:
+        raise _bad("teacher.adapter", None, "a server is asked for an adapter, if only for one that changes nothing")
     return Teacher(
         _source(_get(value, "base", dict, "teacher."), "teacher.base"),
         None if adapter is None else _source(_get(value, "adapter", dict, "teacher."), "teacher.adapter"),
+        _get(value, "served_base", str, "teacher.") if is_served else "",
     )
 
 

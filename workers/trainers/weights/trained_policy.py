@@ -35,7 +35,7 @@ from workers.processes import model_process
 from workers.trainers.run import checkpoints
 from workers.trainers.run.run_directory import FINAL, Run
 from workers.trainers.run.run_failures import TrainingError
-from workers.trainers.run.run_spec import Source, Spec, tools_of
+from workers.trainers.run.run_spec import Source, Spec, Teacher, tools_of
 
 _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""
@@ -59,14 +59,14 @@ class Policy(NamedTuple):
 def load(run: Run) -> Policy:
     """The policy that the spec names, ready for training. Raises TrainingError of kind model, adapter or bad_spec."""
     spec = run.spec
-    _check_digest(spec.base, "base", "model")
+    check_source(spec.base, "base", "model")
     set_seed(spec.seed)
     with model_process.mapping(spec.base.path):
         model, tokenizer = _base(spec)
     if model.num_parameters() < SMALL and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     if spec.adapter is not None:
-        _check_digest(spec.adapter, "adapter", "adapter")
+        check_source(spec.adapter, "adapter", "adapter")
         model = with_adapter(run, model, spec.adapter, is_trainable=spec.mode != "full")
         if spec.mode == "full":
             model = model.merge_and_unload().requires_grad_(True)  # PEFT leaves the base frozen
@@ -102,27 +102,36 @@ def reference(run: Run, loaded: Policy) -> Any:
 
 
 def teacher(run: Run) -> Any:
-    """Return the policy whose probabilities are learnt, ready to be asked. Raises TrainingError of kind bad_spec where
-    there is none, model where it writes in other tokens than the run's own policy."""
+    """Return the policy whose probabilities are learnt, ready to be asked. Raises TrainingError, of kind model where
+    it writes in other tokens than the run's own policy."""
     spec, taught = run.spec, run.spec.teacher
-    if taught is None:
-        raise TrainingError("bad_spec", f"teacher: is missing; {spec.recipe.label} learns from one")
-    _check_digest(taught.base, "teacher.base", "model")
+    assert taught is not None
+    check_source(taught.base, "teacher.base", "model")
+    check_tokens(spec, taught)
     own = dataclasses.replace(spec, base=taught.base, mode="lora")  # what does not learn need not be kept in 32 bits
     with model_process.mapping(taught.base.path):
-        model, tokenizer = _base(own)
-    with refused(spec.base.path):
-        student = AutoTokenizer.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
-    if problem := _other_tokens(student.get_vocab(), tokenizer.get_vocab()):
+        model, _ = _base(own)
+    if taught.adapter is not None:
+        check_source(taught.adapter, "teacher.adapter", "adapter")
+        # Left beside the base: in the rounding of 16 bits a light one would vanish.
+        model = with_adapter(run, model, taught.adapter, is_trainable=False)
+    return model.eval().requires_grad_(False)
+
+
+def check_tokens(spec: Spec, taught: Teacher) -> None:
+    """Raise TrainingError unless the teacher's tokenizer has the policy's own tokens."""
+    if problem := _other_tokens(_tokens(spec.base.path), _tokens(taught.base.path)):
         raise TrainingError(
             "model",
             f"teacher.base: {problem}; probabilities are compared token by token, so both must have one tokenizer",
         )
-    if taught.adapter is not None:
-        _check_digest(taught.adapter, "teacher.adapter", "adapter")
-        # Left beside the base: in the rounding of 16 bits a light one would vanish.
-        model = with_adapter(run, model, taught.adapter, is_trainable=False)
-    return model.eval().requires_grad_(False)
+
+
+def _tokens(path: Path) -> dict[str, int]:
+    with refused(path):
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    found: dict[str, int] = tokenizer.get_vocab()
+    return found
 
 
 def _other_tokens(student: Mapping[str, int], teacher: Mapping[str, int]) -> str:
@@ -321,7 +330,7 @@ def lora_of(spec: Spec, **fields: Any) -> LoraConfig:
         raise TrainingError("bad_spec", f"settings.lora: {error}") from error
 
 
-def _check_digest(source: Source, name: str, kind: str) -> None:
+def check_source(source: Source, name: str, kind: str) -> None:
     if not source.path.is_dir():
         raise TrainingError(kind, f"{name}.path: {source.path} is no directory")
     if not source.digest:

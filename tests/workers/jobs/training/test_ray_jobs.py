@@ -183,8 +183,9 @@ def test_a_run_trains_there_under_another_owner_too(
 
 def test_a_launch_without_a_cluster_or_with_vllm_is_refused(ray: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     device_choice.refuse_cluster("sft", {}, [])
-    with pytest.raises(Refused, match="its key would be readable in the job"):
-        device_choice.refuse_cluster("grpo", {"rollouts": "vllm"}, [])
+    for algorithm, asking in (("grpo", {"rollouts": "vllm"}), ("distillation", {"teacher_from": "vllm"})):
+        with pytest.raises(Refused, match="its key would be readable in the job"):
+            device_choice.refuse_cluster(algorithm, asking, [])
     monkeypatch.setattr(device_choice, "expected_questions", lambda *_: "judgements")
     with pytest.raises(Refused, match="which a job on a Ray cluster does not reach"):
         device_choice.refuse_cluster("grpo", {}, [])

@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
-from flywheel.agents import artifacts
+from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.models import Version
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Opening, Split, Task, TaskSet
@@ -417,6 +417,25 @@ def test_a_trainer_is_told_of_the_vllm_server_where_it_samples_and_the_directory
         "FLYWHEEL_VLLM_URL": "http://127.0.0.1:1",
         "VLLM_API_KEY": "a-secret-key",
     }
+
+
+def test_a_teacher_on_the_server_has_an_adapter_there_in_any_case_and_its_trainer_is_told_of_the_server(
+    launched: Launch, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better = shutil.copytree(settings.REFERENCE_POLICY, tmp_path / "better")
+    (better / "config.json").write_text((better / "config.json").read_text() + "\n")
+    weights = artifacts.store(better, "model")
+    run = launched(algorithm="distillation", teacher=version(build, weights=weights))
+    run.settings["teacher_from"] = "vllm"
+    for _ in range(2):
+        training_runs.prepare(run, run.directory)
+    taught = run_spec.read(run.directory, "grpo").teacher
+    assert taught is not None
+    assert taught.adapter is not None
+    assert (taught.served_base, taught.adapter.path) == (f"base-{weights.digest[:12]}", lora_adapters.identity(weights))
+    monkeypatch.setattr(trainer_process, "start", lambda *given, **_: given)
+    run.held = {"label": "cpu"}
+    assert training_runs._start(run, run.directory, None)[2:] == trainer_process.SERVER  # type: ignore[index]
 
 
 def test_a_directory_of_another_run_is_refused(launched: Launch) -> None:

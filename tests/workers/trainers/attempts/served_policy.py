@@ -22,6 +22,7 @@ class ServedPolicy:
         self.adapters: dict[str, Path] = {}
         self.loaded: list[str] = []
         self.asked: list[dict[str, Any]] = []
+        self.room = 512
         self.is_stale = False
         """Whether it goes on with the weights that it has, whatever is loaded, as after a lost update."""
         self._in_model = ""
@@ -53,7 +54,7 @@ class ServedPolicy:
 
     def rows(self) -> list[dict[str, Any]]:
         rows = [(BASE, None), *((name, BASE) for name in self.adapters)]
-        return [{"id": name, "parent": parent, "max_model_len": 512} for name, parent in rows]
+        return [{"id": name, "parent": parent, "max_model_len": self.room} for name, parent in rows]
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         if path == "load_lora_adapter":
@@ -67,15 +68,31 @@ class ServedPolicy:
         if body["model"] not in self.adapters:
             return 404, {"error": "no such model"}
         self.asked.append(body)
-        tokens, logprobs = self._sample(body)
-        choice = {"prompt_token_ids": body["prompt"], "token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}
-        return 200, {"choices": [choice]}
+        choice: dict[str, Any] = {"prompt_token_ids": body["prompt"]}
+        if "prompt_logprobs" in body:
+            choice["prompt_logprobs"] = self._score(body)
+        else:
+            choice["token_ids"], logprobs = self._sample(body)
+            choice["logprobs"] = {"token_logprobs": logprobs}
+        return 200, {"model": body["model"], "choices": [choice]}
 
-    def _sample(self, body: dict[str, Any]) -> tuple[list[int], list[float]]:
+    def _put_in(self, body: dict[str, Any]) -> None:
         if self._in_model != body["model"] and not (self.is_stale and self._in_model):
             base = self.model.unload() if isinstance(self.model, PeftModel) else self.model
             self.model = PeftModel.from_pretrained(base, self.adapters[body["model"]]).eval()
             self._in_model = body["model"]
+
+    def _score(self, body: dict[str, Any]) -> list[dict[str, Any] | None]:
+        """As vLLM has it: the raw log-probability of each token of the prompt but the first, by the token's id."""
+        self._put_in(body)
+        prompt = body["prompt"]
+        with torch.no_grad():
+            chances = torch.log_softmax(self.model(torch.tensor([prompt])).logits[0], -1)
+        rest = enumerate(prompt[1:])
+        return [None, *({str(token): {"logprob": float(chances[place, token]), "rank": 1}} for place, token in rest)]
+
+    def _sample(self, body: dict[str, Any]) -> tuple[list[int], list[float]]:
+        self._put_in(body)
         drawn = torch.Generator().manual_seed(body["seed"])
         tokens, logprobs = list[int](), list[float]()
         while len(tokens) < body["max_tokens"] and not (tokens and tokens[-1] in body["stop_token_ids"]):

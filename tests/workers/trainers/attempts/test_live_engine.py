@@ -716,6 +716,17 @@ def test_of_one_token_to_draw_from_the_likeliest_is_drawn(model: Any, tokenizer:
     assert episodes(model, tokenizer, ATTEMPTS) != greedy
 
 
+def test_an_episode_goes_no_further_than_a_server_reads_that_is_told_of_it(model: Any, tokenizer: Any) -> None:
+    def lengths(room: int | None) -> list[int]:
+        engine = EpisodeEngine(model, tokenizer, 8, room=room)
+        play(engine, GAME, ATTEMPTS, WARM)
+        found = [engine.episode(seed) for *_, seed in ATTEMPTS]
+        return [len(each.prompt) + len(each.completion) for each in found]
+
+    whole = max(lengths(None))
+    assert max(lengths(whole - 1)) < whole
+
+
 def test_an_episode_that_could_not_begin_is_one_token_that_nobody_wrote(base: Path, tokenizer: Any) -> None:
     """The others are played: TRL wants a completion of each attempt."""
     small = AutoModelForCausalLM.from_pretrained(base)
