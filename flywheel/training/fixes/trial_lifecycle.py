@@ -119,10 +119,7 @@ def measure(trial: FixTrial, actor: Actor) -> FixTrial:
         best = found.best
         if best is None:
             raise Refused("no draft solves more of the train tasks than its parent does; write others first")
-        measured, version = Measured(trial.project), best.draft.version  # more may be held out by now
-        prompt = added_text(trial.parent.system_prompt, version.system_prompt)
-        refuse_measured([prompt], measured, field="system_prompt")
-        refuse_measured(_changed_descriptions(trial.parent, version), measured, field="descriptions")
+        refuse_measured_draft(trial.parent, best.draft.version)
         trial.evaluation = _held_out(trial, best.draft.evaluation, actor, "held-out")
         trial.baseline = _held_out(trial, trial.parent_eval, actor, "baseline")
         trial.measured_by = actor.user
@@ -149,57 +146,74 @@ def equal_eval(version: Version, task_set: TaskSet, split: str, settings: RunSet
     return rows.exclude(first_request={}).order_by("-pk").first()
 
 
-def _held_out(trial: FixTrial, like: EvalRun, actor: Actor, part: str) -> EvalRun:
-    """An eval of the same version in the same way on the held-out tasks: the one that there is, or a new one."""
-    settings = RunSettings.of(like)
-    if found := equal_eval(like.version, trial.task_set, Split.HELD_OUT, settings):
+def equal_or_new(
+    key: uuid.UUID, version: Version, task_set: TaskSet, split: str, settings: RunSettings, actor: Actor
+) -> EvalRun:
+    """An eval that asks just this in just this way: the one that there is, or a new one of this key. Raises Refused."""
+    if found := equal_eval(version, task_set, split, settings):
         return found
-    run, _ = submission.submit(
-        key=_key(trial.idempotency_key, part),
-        version=like.version,
-        task_set=trial.task_set,
-        actor=actor,
-        split=Split.HELD_OUT,
-        settings=settings,
-    )
+    run, _ = submission.submit(key=key, version=version, task_set=task_set, actor=actor, split=split, settings=settings)
     return run
+
+
+def _held_out(trial: FixTrial, like: EvalRun, actor: Actor, part: str) -> EvalRun:
+    """An eval of the same version in the same way on the held-out tasks."""
+    key, settings = _key(trial.idempotency_key, part), RunSettings.of(like)
+    return equal_or_new(key, like.version, trial.task_set, Split.HELD_OUT, settings, actor)
 
 
 def _contents(wanted: TrialRequest) -> list[VersionContent]:
     """Check the drafts against their parent, each other and what is measured. Raises Refused."""
     if not 1 <= len(wanted.drafts) <= MOST_DRAFTS:
         raise Refused(f"{len(wanted.drafts)} drafts; expected from 1 to {MOST_DRAFTS}", field="drafts")
-    parent, measured = VersionContent.of(wanted.parent), Measured(wanted.task_set.project)
+    measured = Measured(wanted.task_set.project)
     found: list[VersionContent] = []
     for place, draft in enumerate(wanted.drafts):
         at = f"drafts.{place}"
         if not draft.name.strip() or len(draft.name) > LONGEST_NAME:
             raise Refused(f"name the draft, in {LONGEST_NAME} characters at most", field=f"{at}.name")
-        with at_field(f"{at}.descriptions"):
-            tools = _tools(wanted, draft.descriptions)
-        prompt = parent.system_prompt if draft.system_prompt is None else draft.system_prompt
-        if len(prompt) > LONGEST_PROMPT:
-            raise Refused(f"has {len(prompt)} characters, {LONGEST_PROMPT} at most", field=f"{at}.system_prompt")
-        sampling = _sampling(wanted.parent, draft.sampling, at)
-        content = replace(parent, system_prompt=prompt, tools=tools, sampling=sampling)
-        if content == parent:
-            raise Refused(f"changes nothing of {wanted.parent}", field=f"{at}.system_prompt")
+        content = content_of(draft, wanted.parent, wanted.task_set, measured, f"{at}.")
         if content in found:
             raise Refused(f"is the same as draft {found.index(content) + 1}", field=f"{at}.system_prompt")
-        refuse_measured([added_text(parent.system_prompt, prompt)], measured, field=f"{at}.system_prompt")
-        refuse_measured(list(draft.descriptions.values()), measured, field=f"{at}.descriptions")
         found.append(content)
     return found
 
 
-def _tools(wanted: TrialRequest, descriptions: Mapping[str, str]) -> list[dict[str, Any]]:
+def content_of(
+    draft: DraftContent, parent: Version, task_set: TaskSet, measured: Measured, at: str = ""
+) -> VersionContent:
+    """The parent's content with a draft's changes. Raises Refused, at a field whose name begins with `at`."""
+    before = VersionContent.of(parent)
+    with at_field(f"{at}descriptions"):
+        tools = _tools(parent, task_set, draft.descriptions)
+    prompt = before.system_prompt if draft.system_prompt is None else draft.system_prompt
+    if len(prompt) > LONGEST_PROMPT:
+        raise Refused(f"has {len(prompt)} characters, {LONGEST_PROMPT} at most", field=f"{at}system_prompt")
+    content = replace(before, system_prompt=prompt, tools=tools, sampling=_sampling(parent, draft.sampling, at))
+    if content == before:
+        raise Refused(f"changes nothing of {parent}", field=f"{at}system_prompt")
+    refuse_measured([added_text(before.system_prompt, prompt)], measured, field=f"{at}system_prompt")
+    refuse_measured(list(draft.descriptions.values()), measured, field=f"{at}descriptions")
+    return content
+
+
+def refuse_measured_draft(parent: Version, version: Version) -> None:
+    """Raise Refused where what a version says beyond its parent holds a request that is measured with: more may be held
+    out by now than when it was made."""
+    measured = Measured(parent.agent.project)
+    prompt = added_text(parent.system_prompt, version.system_prompt)
+    refuse_measured([prompt], measured, field="system_prompt")
+    refuse_measured(_changed_descriptions(parent, version), measured, field="descriptions")
+
+
+def _tools(parent: Version, task_set: TaskSet, descriptions: Mapping[str, str]) -> list[dict[str, Any]]:
     """The parent's tools with these descriptions. Raises Refused."""
-    tools: list[dict[str, Any]] = wanted.parent.tools
+    tools: list[dict[str, Any]] = parent.tools
     before = {tool["name"]: tool.get("description", "") for tool in tools}
     if unknown := sorted(set(descriptions) - set(before)):
-        raise Refused(f"{wanted.parent} has no tool {unknown[0][:100]!r}")
+        raise Refused(f"{parent} has no tool {unknown[0][:100]!r}")
     changed = {name: text for name, text in descriptions.items() if text != before[name]}
-    environment = wanted.task_set.environment_version.environment
+    environment = task_set.environment_version.environment
     if changed and not KINDS[environment.kind].from_failures:
         raise Refused(f"{environment} offers tools of its own, so a version's descriptions are never sent there")
     return [tool | {"description": changed[tool["name"]]} if tool["name"] in changed else tool for tool in tools]
@@ -209,7 +223,7 @@ def _sampling(parent: Version, changes: Mapping[str, Any], at: str) -> dict[str,
     """The parent's sampling with these changes; one that says what holds anyway is none. Raises Refused."""
     usual, found = DEFAULT_SAMPLING | parent.sampling, dict(parent.sampling)
     for name, value in changes.items():
-        with at_field(f"{at}.sampling.{name[:100]}"):
+        with at_field(f"{at}sampling.{name[:100]}"):
             checked = check_sampling({name: value})
         found |= checked if checked[name] != usual[name] else {}
     return found
@@ -247,18 +261,9 @@ def _draft(
 
 
 def _eval_of(version: Version, wanted: TrialRequest, actor: Actor, part: str) -> EvalRun:
-    """An eval of the version on the train tasks: the one that there is, or a new one. Raises Refused."""
-    if found := equal_eval(version, wanted.task_set, Split.TRAIN, wanted.settings):
-        return found
-    run, _ = submission.submit(
-        key=_key(wanted.key, part),
-        version=version,
-        task_set=wanted.task_set,
-        actor=actor,
-        split=Split.TRAIN,
-        settings=wanted.settings,
-    )
-    return run
+    """An eval of the version on the train tasks. Raises Refused."""
+    key = _key(wanted.key, part)
+    return equal_or_new(key, version, wanted.task_set, Split.TRAIN, wanted.settings, actor)
 
 
 def _key(key: uuid.UUID, part: str) -> uuid.UUID:

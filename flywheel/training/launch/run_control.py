@@ -74,6 +74,8 @@ class LaunchRequest:
     """The stage of a pipeline that the run is for."""
     follows: bool = False
     """Whether `base` only stands for the version that the stage before will have made of it."""
+    speaker: Version | None = None
+    """Whose prompt, tools and form that version will have, where they are not the base's: rows are written for it."""
 
 
 def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
@@ -184,7 +186,7 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
 
 def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor) -> Dataset:
     """Return the dataset that was chosen, or build one, if it may be trained on. Raises Refused."""
-    dataset, task_set = request.dataset, request.task_set
+    dataset, task_set, speaker = request.dataset, request.task_set, request.speaker or request.base
     if dataset is not None and request.leave_out:
         raise Refused(f"{dataset} has its rows already; tasks are left out of one that is built", field="leave_out")
     if dataset is None:
@@ -193,7 +195,7 @@ def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor
             kind=algorithm.data,
             task_set=task_set,
             actor=actor,
-            version=request.base,
+            version=speaker,
             rollouts=request.rollouts,
             leave_out=request.leave_out,
         )
@@ -207,8 +209,8 @@ def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor
         raise Refused(f"{dataset} belongs to another project", field="dataset")
     if problem := dataset_builder.one_sided(dataset.recipe):
         raise Refused(f"{dataset} {problem}", field="dataset")
-    if problem := dataset_builder.unfit(dataset, request.base):
-        raise Refused(f"{problem}; build one for {request.base}", field="dataset")
+    if problem := dataset_builder.unfit(dataset, speaker):
+        raise Refused(f"{problem}; build one for {speaker}", field="dataset")
     if request.replay is not None:
         _check_replay(request, algorithm, dataset, request.replay)
     leak_refusals.refuse_at_hand(request.base, dataset, task_set, request.teacher, request.replay, request.reward)
@@ -228,8 +230,8 @@ def _check_replay(request: LaunchRequest, algorithm: recipes.Algorithm, dataset:
         problem = f"{replay} holds {replay.get_kind_display()}; what is replayed is demonstrations"
     elif replay.project_id != request.task_set.project_id:
         problem = f"{replay} belongs to another project"
-    elif unfit := dataset_builder.unfit(replay, request.base):
-        problem = f"{unfit}; build one for {request.base}"
+    elif unfit := dataset_builder.unfit(replay, speaker := request.speaker or request.base):
+        problem = f"{unfit}; build one for {speaker}"
     elif replay.is_placed != dataset.is_placed:
         problem = f"of {dataset} and {replay} one is a mix of environments; expected both, or neither"
     else:

@@ -7,7 +7,7 @@ from flywheel.training.models.checkpoint_versions import CheckpointVersion, Chec
 from flywheel.training.models.contamination import ContaminationCheck
 from flywheel.training.models.datasets import Dataset
 from flywheel.training.models.fix_trials import FixDraft, FixTrial
-from flywheel.training.models.pipelines import Pipeline, PipelineStage
+from flywheel.training.models.pipelines import PROMPT, Pipeline, PipelineStage
 from flywheel.training.models.prompt_searches import (
     PromptAttempt,
     PromptProposal,
@@ -21,6 +21,7 @@ from flywheel.training.models.runs import Point, TrainingEvent, TrainingRun
 from flywheel.training.models.token_previews import PreviewEvent, TokenPreview
 
 __all__ = [
+    "PROMPT",
     "BuildEvent",
     "CheckpointVersion",
     "CheckpointVersionEvent",

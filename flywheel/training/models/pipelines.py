@@ -10,7 +10,11 @@ from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.environments.models import RewardRecipe, TaskSet
+from flywheel.evals.models import EvalRun
 from flywheel.training.models.datasets import Dataset
+
+PROMPT = "prompt"
+"""What stands for the algorithm of a stage that tries a new prompt and trains nothing."""
 
 
 class Pipeline(models.Model):
@@ -69,14 +73,22 @@ class Pipeline(models.Model):
 
 
 class PipelineStage(models.Model):
-    """A stage's choices, frozen when the pipeline was launched: those of a run, but for its base."""
+    """A stage's choices, frozen when the pipeline was launched: those of a run, but for its base; or a draft, a version
+    with a new prompt, which is evaluated in place of a run."""
 
     pipeline = models.ForeignKey(Pipeline, on_delete=models.CASCADE, related_name="stages")
     number = models.PositiveSmallIntegerField()
     """From 1."""
     algorithm = models.CharField(max_length=16)
     task_set = models.ForeignKey(TaskSet, on_delete=models.PROTECT, related_name="+")
-    dataset = models.ForeignKey(Dataset, on_delete=models.PROTECT, related_name="+")
+    dataset = models.ForeignKey(Dataset, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """None for a draft, which learns from nothing."""
+    draft = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """The version with the new prompt; None for a stage that trains."""
+    draft_eval = models.ForeignKey(EvalRun, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """The draft's eval on the train tasks, of the present attempt; None before it was begun."""
+    base_eval = models.ForeignKey(EvalRun, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """The same of the version that the stage starts from."""
     teacher = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     reward_recipe = models.ForeignKey(RewardRecipe, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     replay = models.ForeignKey(Dataset, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
@@ -96,17 +108,38 @@ class PipelineStage(models.Model):
 
     class Meta:
         ordering = ["pipeline", "number"]
-        constraints = [models.UniqueConstraint(fields=["pipeline", "number"], name="stage_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["pipeline", "number"], name="stage_once"),
+            models.CheckConstraint(
+                condition=Q(dataset=None, draft__isnull=False) | Q(dataset__isnull=False, draft=None),
+                name="stage_trains_or_has_a_draft",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"stage {self.number} of {self.pipeline}"
 
     @property
     def algorithm_label(self) -> str:
-        known = ALGORITHMS.get(self.algorithm)
-        return known.label if known else self.algorithm
+        return label_of(self.algorithm)
+
+    @property
+    def task_sets(self) -> list[TaskSet]:
+        """The sets that it validates on."""
+        return (self.dataset.task_sets if self.dataset else []) or [self.task_set]
+
+    @property
+    def seed_now(self) -> int:
+        """The seed of the present attempt."""
+        return self.seed + self.attempt - 1
 
     @property
     def run_key(self) -> uuid.UUID:
         """The key of the run of this attempt, so that there is one however often it is launched."""
         return uuid.uuid5(self.pipeline.idempotency_key, f"stage {self.number}, attempt {self.attempt}")
+
+
+def label_of(algorithm: str) -> str:
+    """Name a stage by its algorithm, or by what stands for one."""
+    known = ALGORITHMS.get(algorithm)
+    return "New prompt" if algorithm == PROMPT else known.label if known else algorithm

@@ -31,7 +31,7 @@ from flywheel.evals.runs import submission
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.launch.fix_recommendation import baseline_of
 from flywheel.training.models import Pipeline, PipelineStage, TrainingRun
-from flywheel.training.pipelines import stage_gates
+from flywheel.training.pipelines import prompt_stages, stage_gates
 
 OUTPUTS = 120
 """Attempts in which a small reward audit finds enough different ones."""
@@ -75,7 +75,14 @@ def follow(pipeline: Pipeline) -> None:
 
 def current(pipeline: Pipeline) -> PipelineStage:
     """The stage that it is at."""
-    stage = pipeline.stages.select_related("task_set__project", "dataset", "replay").get(number=pipeline.at)
+    return _stage(pipeline, pipeline.at)
+
+
+def _stage(pipeline: Pipeline, number: int) -> PipelineStage:
+    rows = pipeline.stages.select_related(
+        "task_set__project", "dataset", "replay", "draft__agent", "draft_eval__task_set", "base_eval__task_set"
+    )
+    stage = rows.get(number=number)
     stage.pipeline = pipeline
     return stage
 
@@ -85,26 +92,37 @@ def run_of_stage(stage: PipelineStage) -> TrainingRun | None:
     return stage.runs.filter(idempotency_key=stage.run_key).select_related("produced__agent").first()
 
 
+def jobs_of_stage(stage: PipelineStage) -> list[TrainingRun | EvalRun]:
+    """What trains or evaluates in the stage's present attempt; nothing before it has begun."""
+    if stage.draft:
+        return [*prompt_stages.evals_of(stage)]
+    run = run_of_stage(stage)
+    return [run] if run else []
+
+
 def _step(pipeline: Pipeline) -> bool:
     """Take one step, and answer whether another may be due. Raises Refused for a stage that may not begin."""
     stage = current(pipeline)
-    run = run_of_stage(stage)
-    if run is None:
+    jobs = jobs_of_stage(stage)
+    if not jobs:
         return _begin(pipeline, stage)
-    if run.state in (State.FAILED, State.CANCELLED):
-        why = f": {run.error_kind}: {run.error}" if run.error else ""
-        _halt(pipeline, Pipeline.State.STOPPED, f"{stage}: {run} {run.state}{why}")
-    elif run.state == State.SUCCEEDED:
-        return _leave(pipeline, stage, run)
-    elif stage.number > 1 and stage.reward_recipe is not None:
+    if broken := next((job for job in jobs if job.state in (State.FAILED, State.CANCELLED)), None):
+        why = f": {broken.error_kind}: {broken.error}" if broken.error else ""
+        _halt(pipeline, Pipeline.State.STOPPED, f"{stage}: {broken} {broken.state}{why}")
+    elif all(job.state == State.SUCCEEDED for job in jobs):
+        return _leave(pipeline, stage, jobs[0])
+    elif isinstance(run := jobs[0], TrainingRun) and stage.number > 1 and stage.reward_recipe is not None:
         _ask_for_outputs(pipeline, run, Actor(pipeline.led_by))
     return False
 
 
 def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
-    """Launch the stage's run, once the version that it starts from has been evaluated."""
+    """Queue a draft's evals; launch the stage's run, once the version that it starts from has been evaluated."""
     actor, base = Actor(pipeline.led_by), _base_of(pipeline, stage)
     _check_may_launch(pipeline)
+    if stage.draft:
+        prompt_stages.begin(stage, base, actor)
+        return True
     if not _is_evaluated(pipeline, stage, base, actor):
         return False
     run, _ = run_control.launch(
@@ -121,7 +139,7 @@ def _begin(pipeline: Pipeline, stage: PipelineStage) -> bool:
             settings=stage.settings,
             has_all_settings=True,
             tuning=stage.tuning,
-            seed=stage.seed + stage.attempt - 1,
+            seed=stage.seed_now,
             budget=stage.budget,
             override_reason=stage.override_reason,
             stage=stage,
@@ -170,8 +188,9 @@ def _check_may_launch(pipeline: Pipeline) -> None:
 def _base_of(pipeline: Pipeline, stage: PipelineStage) -> Version:
     if stage.number == 1:
         return pipeline.base
-    before = pipeline.stages.get(number=stage.number - 1)
-    before.pipeline = pipeline
+    before = _stage(pipeline, stage.number - 1)
+    if before.draft:
+        return before.draft
     run = run_of_stage(before)
     assert run is not None
     assert run.produced is not None
@@ -203,14 +222,15 @@ def _is_evaluated(pipeline: Pipeline, stage: PipelineStage, base: Version, actor
     return False
 
 
-def _leave(pipeline: Pipeline, stage: PipelineStage, run: TrainingRun) -> bool:
-    """Go from a stage that has trained to the next if its gate is passed; finish after the last."""
+def _leave(pipeline: Pipeline, stage: PipelineStage, made: TrainingRun | EvalRun) -> bool:
+    """Go from a stage that is over to the next if its gate is passed; finish after the last."""
     following = pipeline.stages.filter(number=stage.number + 1).first()
     if following is None:
         _halt(pipeline, Pipeline.State.FINISHED)
         return False
-    if due := reward_lock.unrenewed(run) if stage.number > 1 else None:
-        _ask_for_outputs(pipeline, run, Actor(pipeline.led_by))
+    is_run = isinstance(made, TrainingRun)
+    if due := reward_lock.unrenewed(made) if is_run and stage.number > 1 else None:
+        _ask_for_outputs(pipeline, made, Actor(pipeline.led_by))
         judged, holds = due
         _halt(
             pipeline,
@@ -219,11 +239,11 @@ def _leave(pipeline: Pipeline, stage: PipelineStage, run: TrainingRun) -> bool:
             f"approver override it, and resume",
         )
         return False
-    checks = stage_gates.judge(following.gate, run)
-    following.entry = {"run": run.pk, "checks": checks}
+    checks = stage_gates.judge(following.gate, made) if is_run else prompt_stages.judge(following.gate, stage)
+    following.entry = {"run" if is_run else "eval": made.pk, "checks": checks}
     following.save(update_fields=["entry"])
     if problem := stage_gates.sentence(checks):
-        _halt(pipeline, Pipeline.State.AT_GATE, f"{run} did not pass the gate of stage {following.number}: {problem}")
+        _halt(pipeline, Pipeline.State.AT_GATE, f"{made} did not pass the gate of stage {following.number}: {problem}")
         return False
     enter(pipeline, following)
     return True

@@ -1,4 +1,4 @@
-"""The gate between two stages: what the run before must have reached for the next to begin.
+"""The gate between two stages: what the run before, or the draft, must have reached for the next to begin.
 
 It looks at validation alone, which is of training tasks that the run kept aside: held-out tasks measure the result and
 choose nothing, and whether to go on is a choice. Of a run on several environments each must pass. A share is compared
@@ -6,7 +6,7 @@ as it was measured, with its number of tasks beside it: the gate saves time that
 a gain, which the comparison at the end gives with its intervals.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,10 +88,14 @@ def check_gate(gate: Mapping[str, Any], *, validation_share: float, task_sets: l
 
 
 def judge(gate: Mapping[str, float], run: TrainingRun) -> list[dict[str, Any]]:
-    """Each limit beside what the weights that the run kept reached: `{"name", "label", "is_least", "limit", "share",
-    "n", "holds"}`. A share that was not measured is None and does not hold."""
+    """Each limit beside what the weights that the run kept reached, as `judge_figures` has it."""
     point = _kept_point(run) if gate else None
-    every = [point.values, *point.values.get("environments", {}).values()] if point else []
+    return judge_figures(gate, [point.values, *point.values.get("environments", {}).values()] if point else [])
+
+
+def judge_figures(gate: Mapping[str, float], every: Sequence[Figures]) -> list[dict[str, Any]]:
+    """Each limit beside the figures of every environment: `{"name", "label", "is_least", "limit", "share", "n",
+    "holds"}`. A share that was not measured is None and does not hold."""
     scored, unscored = (sum(figures.get(name, 0) for figures in every) for name in ("n", "unscored"))
     checks = []
     for check in limits_of(gate):

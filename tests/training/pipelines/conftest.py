@@ -1,7 +1,7 @@
 """Two stages, SFT and then GRPO, of which a test ends the runs by itself."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,13 @@ import pytest
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact, Version
 from flywheel.edge.jobs import State
+from flywheel.evals.models import EvalRun
+from flywheel.evals.runs.run_summaries import summary_of
 from flywheel.training.launch.run_control import LaunchRequest
-from flywheel.training.models import Pipeline, Point, TrainingRun
+from flywheel.training.models import PROMPT, Pipeline, Point, TrainingRun
 from flywheel.training.pipelines import pipeline_steps
 from flywheel.training.pipelines.pipeline_control import StageRequest, create
+from flywheel.training.pipelines.prompt_stages import PromptRequest
 from tests.training.conftest import NOON, Room
 
 GATE = {"min_success": 0.6, "max_unsafe": 0.05}
@@ -34,9 +37,39 @@ class Line:
         made = []
         for fields in given:
             run = {name: value for name, value in fields.items() if name != "gate"}
-            request = LaunchRequest(key=uuid.uuid4(), **{**usual, **run})
+            request: LaunchRequest | PromptRequest
+            if run.get("algorithm") == PROMPT:
+                del run["algorithm"]
+                request = PromptRequest(**{"base": self.room.base, "task_set": self.room.task_set, **run})
+            else:
+                request = LaunchRequest(key=uuid.uuid4(), **{**usual, **run})
             made.append(StageRequest(run=request, gate=fields.get("gate", {})))
         return made
+
+    def prompted(self, gate: dict[str, float] | None = None, **fields: Any) -> list[StageRequest]:
+        """A new prompt, and SFT with it."""
+        prompt = {"algorithm": PROMPT, **(fields or {"system_prompt": "Check the day."})}
+        return self.stages(prompt, {"algorithm": "sft", "settings": {"steps": 7}, "gate": gate or {}})
+
+    def try_prompt(self, gate: dict[str, float] | None = None, **fields: Any) -> Pipeline:
+        return create(key=uuid.uuid4(), stages=self.prompted(gate, **fields), actor=self.actor)[0]
+
+    def evals(self, pipeline: Pipeline) -> tuple[EvalRun, EvalRun]:
+        """Those of the draft and of its base, in the present attempt."""
+        draft, base = pipeline_steps.jobs_of_stage(pipeline_steps.current(pipeline))
+        assert isinstance(draft, EvalRun)
+        assert isinstance(base, EvalRun)
+        return draft, base
+
+    def answer(self, run: EvalRun, success: Sequence[bool | None] = (True,), **parts: float) -> None:
+        """End an eval as its worker does. Attempt k at a task passes as `success[k]` says, and is unscored for None."""
+        for member in run.task_set.members.filter(split=run.split):
+            for sample in range(run.samples):
+                passed = success[sample % len(success)]
+                scored = {} if passed is None else {"score": float(passed), "parts": {"valid_json": 1.0, **parts}}
+                run.results.create(task=member.task, sample=sample, seed=sample, success=passed, **scored)
+        about = {"summary": summary_of(run), "first_request": {"prompt": "p"}, "done": run.total}
+        EvalRun.objects.filter(pk=run.pk).update(state=State.SUCCEEDED, **about)
 
     def two(self, gate: dict[str, float] | None = None) -> list[StageRequest]:
         share = 0.34 if gate else 0.0
