@@ -9,7 +9,7 @@ from flywheel.training.pages import (
 )
 from flywheel.training.pages.comparisons import side_by_side
 from flywheel.training.pages.fixes import fix_trials, prompt_searches
-from flywheel.training.pages.launching import hosted_training, pipelines, token_previews
+from flywheel.training.pages.launching import hosted_training, pipelines, prompt_stages, token_previews
 from flywheel.training.pages.rollouts import rollouts
 
 app_name = "training"
@@ -25,6 +25,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("previews/<int:preview>/resume/", token_previews.resume_preview, name="resume_preview"),
     # /pipelines/<pipeline's number>/
     path("pipelines/", pipelines.pipelines, name="pipelines"),
+    path("pipelines/prompt/", prompt_stages.prompt_stage, name="prompt_stage"),
     path("pipelines/<int:pipeline>/", pipelines.pipeline_page, name="pipeline"),
     path("pipelines/<int:pipeline>/live/", pipelines.pipeline_live, name="pipeline_live"),
     path("pipelines/<int:pipeline>/stop/", pipelines.move_pipeline, {"verb": "stop"}, name="stop_pipeline"),

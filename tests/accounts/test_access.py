@@ -129,7 +129,7 @@ PAGES = {
         training:propose_prompts training:cancel_search training:resume_search training:try_proposals
     """,
     Permission.TRAIN: """
-        training:launch training:provider_file training:mix training:upload_dataset
+        training:launch training:prompt_stage training:provider_file training:mix training:upload_dataset
         training:demonstrations training:dataset_format training:cancel_build training:resume_build
         training:cancel training:resume training:repeat training:checkpoint_version
         training:cancel_rest promotions:propose

@@ -28,7 +28,7 @@ TERMS: Final[dict[str, str]] = {
     "never event": "An act that cannot be taken back and that nobody asked for. One is enough to stop a candidate.",
     "opening": "A measurement on held-out or sealed tasks. Each one uses up a little of what they can still show.",
     "pass@k": "The share of tasks that at least one of k attempts solves.",
-    "pipeline": "Training in stages, such as SFT and then GRPO, each from the version that the one before made.",
+    "pipeline": "Training in stages, such as prompt, SFT, GRPO, each from the version that the one before made.",
     "power": "How likely a real improvement of some size is shown with these tasks.",
     "proved": "The verifier was tried on this task: it fails what is wrong, cheats too, and passes what is right.",
     "regression suite": "A set of tasks that every candidate must keep passing.",

@@ -57,6 +57,7 @@ PLACES = {
     "training:launch": "trainer#launch",
     "training:run": "trainer#watch",
     "training:pipeline": "trainer#pipelines-one-launch-several-stages",
+    "training:prompt_stage": "trainer#pipelines-one-launch-several-stages",
     "training:pipelines": "trainer#pipelines-one-launch-several-stages",
     "training:datasets": "datasets",
     "promotions": "approver",

@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -10,20 +10,22 @@ from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.agents.models import Version
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body, RefIn, Schema
-from flywheel.evals.api.references import version_of
+from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.api.references import ChoicesIn, by_algorithm
 from flywheel.training.models import Pipeline, PipelineStage
-from flywheel.training.pipelines import pipeline_control
+from flywheel.training.pipelines import pipeline_control, prompt_stages
 from flywheel.training.pipelines.pipeline_control import MOST_STAGES
+from flywheel.training.pipelines.prompt_stages import PromptRequest
 
 router = Router(tags=["training"])
 
 
 class PipelineGateIn(Body):
-    """Limits on what the run of the stage before reached on validation, as shares; null for none."""
+    """Limits on what the stage before reached on validation, as shares; null for none."""
 
     min_success: float | None = Field(None, ge=0, le=1)
     """Smallest share of the validation tasks that it solves."""
@@ -38,17 +40,55 @@ class PipelineStageIn(ChoicesIn):
     """What the stage before must reach for this one to begin; the first stage has none."""
 
 
+class PromptSettingsIn(Body):
+    samples: int = prompt_stages.SAMPLES
+    """Attempts at each train task, 1 to 64."""
+    validation_share: float = prompt_stages.VALIDATION_SHARE
+    """Share of the training sources whose tasks the gate after it looks at, 0 to 0.5. A run with the same share and
+    seed keeps the same tasks aside."""
+
+
+class PromptStageIn(Body):
+    """A new prompt on the same weights: evaluated on train tasks beside the version that it changes, and taken over by
+    the stages after it. Only stages of this kind may come before it."""
+
+    algorithm: Literal["prompt"]
+    task_set: RefIn
+    """`name@version` whose train tasks it is tried on."""
+    system_prompt: str | None = None
+    """The new system prompt; a version with it is made at the launch."""
+    draft: RefIn = ""
+    """Instead of a text: `agent@number` with the weights of the version before, such as a fix trial's draft."""
+    settings: PromptSettingsIn = Field(default_factory=PromptSettingsIn)
+    seed: int = 1
+    """Seed of both evaluations."""
+    gate: PipelineGateIn | None = None
+    """What the prompt before must reach for this one to begin; the first stage has none."""
+
+    def request(self, request: HttpRequest, base: Version, key: uuid.UUID) -> PromptRequest:
+        """The choices, with what they name. Raises Refused."""
+        return PromptRequest(
+            base=base,
+            task_set=task_set_of(request, self.task_set),
+            system_prompt=self.system_prompt,
+            draft=version_of(request, self.draft, "draft") if self.draft else None,
+            settings=self.settings.model_dump(),
+            seed=self.seed,
+        )
+
+
 if TYPE_CHECKING:
-    TypedStageIn = PipelineStageIn
+    TypedStageIn = PipelineStageIn | PromptStageIn
 else:
-    TypedStageIn = by_algorithm(PipelineStageIn, "Stage")
+    TypedStageIn = by_algorithm(PipelineStageIn, "Stage", PromptStageIn)
 
 
 class PipelineIn(Body):
     key: uuid.UUID | None = None
     """Your own UUID. Repeating a key returns the same pipeline."""
     base: RefIn
-    """`agent@number` that the first stage trains; each further stage trains the version that the stage before made."""
+    """`agent@number` that the first stage starts from; each further stage starts from the version that the stage before
+    made."""
     stages: list[TypedStageIn] = Field(max_length=MOST_STAGES)
     """2 to 6 stages, in order."""
 
@@ -77,8 +117,10 @@ class PipelineLetOnOut(Schema):
 
 
 class PipelineEntryOut(Schema):
-    run: int
+    run: int | None = None
     """Id of the run that was judged."""
+    eval: int | None = None
+    """Id of the evaluation that was judged instead: of a new prompt."""
     checks: list[PipelineCheckOut]
     let_on: PipelineLetOnOut | None = None
     """Who let the pipeline go on though a check does not hold."""
@@ -87,8 +129,15 @@ class PipelineEntryOut(Schema):
 class PipelineStageOut(Schema):
     number: int
     algorithm: str
+    """That of its runs, or `prompt`."""
     task_set: Ref
-    dataset: Ref
+    dataset: Ref | None
+    """Rows that it learns from; null for a new prompt."""
+    draft: Ref | None
+    """Version with the new prompt; null for a stage that trains."""
+    evals: list[int]
+    """Ids of its present attempt's evaluations of a new prompt, on train tasks: the draft's and that of the version it
+    changes. Empty for a stage that trains, or before it begins."""
     teacher: Ref | None
     """Version whose probabilities `distillation` learns."""
     reward: Ref | None = Field(alias="reward_recipe")
@@ -111,7 +160,7 @@ class PipelineStageOut(Schema):
     runs: list[int]
     """Ids of its training runs, one for each attempt, oldest first."""
     produced: Ref | None
-    """Version that its last attempt made."""
+    """Version that its last attempt made; for a new prompt, the draft."""
 
     @staticmethod
     def resolve_entry(row: PipelineStage) -> dict[str, Any] | None:
@@ -122,7 +171,13 @@ class PipelineStageOut(Schema):
         return sorted(run.pk for run in row.runs.all())
 
     @staticmethod
+    def resolve_evals(row: PipelineStage) -> list[int]:
+        return [pk for pk in (row.draft_eval_id, row.base_eval_id) if pk]
+
+    @staticmethod
     def resolve_produced(row: PipelineStage) -> Any:
+        if row.draft:
+            return row.draft
         newest = max(row.runs.all(), key=lambda run: run.pk, default=None)
         return newest.produced if newest else None
 
@@ -148,8 +203,10 @@ class PipelineOut(Schema):
 
 @router.post("/training-pipelines", response={200: PipelineOut, 201: PipelineOut}, auth=Key(Scope.TRAIN))
 def launch_pipeline(request: HttpRequest, asked: PipelineIn) -> Status[Pipeline]:
-    """Check every stage as a training run is checked, freeze all inputs, and begin the first stage. An error names the
-    stage and its field, such as `stages.2.settings.steps`. Repeating a key returns the existing pipeline with 200."""
+    """Check every stage as a training run is checked, freeze all inputs, and begin the first stage. A new prompt
+    becomes a version and is evaluated on train tasks; rows of the stages after it are written for it. An error names
+    the stage and its field, such as `stages.2.settings.steps`. Repeating a key returns the existing pipeline with
+    200."""
     key = asked.key or uuid.uuid4()
     base = version_of(request, asked.base, "base")
     stages = []
@@ -182,14 +239,16 @@ def stop_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
 
 @router.post("/training-pipelines/{pipeline_id}/resume", response=PipelineOut, auth=Key(Scope.TRAIN))
 def resume_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
-    """Continue where it stopped, with the run from its newest checkpoint. 409 unless it is stopped."""
+    """Continue where it stopped, with the run from its newest checkpoint or the rest of the evaluations. 409 unless it
+    is stopped."""
     pipeline_control.resume(_pipeline(request, pipeline_id), keyed(request).actor)
     return _pipeline(request, pipeline_id)
 
 
 @router.post("/training-pipelines/{pipeline_id}/retry", response=PipelineOut, auth=Key(Scope.TRAIN))
 def retry_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
-    """Train the current stage again in a new run, with the next seed. 409 unless it is stopped or at a gate."""
+    """Train the current stage again in a new run, or evaluate its prompt again, with the next seed. 409 unless it is
+    stopped or at a gate."""
     pipeline_control.retry(_pipeline(request, pipeline_id), keyed(request).actor)
     return _pipeline(request, pipeline_id)
 
@@ -211,7 +270,14 @@ def end_pipeline(request: HttpRequest, pipeline_id: int) -> Pipeline:
 def _pipelines(request: HttpRequest) -> QuerySet[Pipeline]:
     rows = Pipeline.objects.filter(project=keyed(request).project).select_related("base__agent", "created_by")
     return rows.prefetch_related(
-        *("stages__task_set", "stages__dataset", "stages__replay", "stages__teacher__agent", "stages__reward_recipe"),
+        *(
+            "stages__task_set",
+            "stages__dataset",
+            "stages__draft__agent",
+            "stages__replay",
+            "stages__teacher__agent",
+            "stages__reward_recipe",
+        ),
         "stages__runs__produced__agent",
     )
 

@@ -136,10 +136,10 @@ class SweepIn(RunIn):
     settings of the algorithm, `trl.` and `lora.` fields, `seed`, and the adapter's `rank` and `alpha`."""
 
 
-def by_algorithm(base: type[ChoicesIn], name: str) -> Any:
+def by_algorithm(base: type[ChoicesIn], name: str, *others: type[Body]) -> Any:
     """Return `base` as a union over the algorithms: each member, `{name}_{algorithm}`, describes the settings of its
-    own. `run_control` checks their values, and says more than a schema could."""
-    members = tuple(_of(algorithm, base, name) for algorithm in recipes.ALGORITHMS)
+    own. `run_control` checks their values, and says more than a schema could. `others` are what else may be asked."""
+    members = (*(_of(algorithm, base, name) for algorithm in recipes.ALGORITHMS), *others)
     return Annotated[Union[members], Field(discriminator="algorithm")]  # noqa: UP007
 
 

@@ -189,6 +189,8 @@ def content_of(
     prompt = before.system_prompt if draft.system_prompt is None else draft.system_prompt
     if len(prompt) > LONGEST_PROMPT:
         raise Refused(f"has {len(prompt)} characters, {LONGEST_PROMPT} at most", field=f"{at}system_prompt")
+    if "\x00" in prompt:
+        raise Refused("has a NUL character, which cannot be stored; take it out", field=f"{at}system_prompt")
     content = replace(before, system_prompt=prompt, tools=tools, sampling=_sampling(parent, draft.sampling, at))
     if content == before:
         raise Refused(f"changes nothing of {parent}", field=f"{at}system_prompt")

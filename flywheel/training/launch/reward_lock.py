@@ -118,7 +118,9 @@ def kept(run: TrainingRun) -> dict[str, Any]:
             "which passes what the verifier passes" if same else "which judges by parts of its own"
         )
     if moved := moved_from(run):
-        words += f"; this is about outputs of {moved}, from which {run.base} was trained"
+        is_same = (moved.weights_id, moved.adapter_id) == (run.base.weights_id, run.base.adapter_id)
+        how = "differs in what it is told" if is_same else "was trained"
+        words += f"; this is about outputs of {moved}, from which {run.base} {how}"
         if again := _renewal_of(run):
             words += f"; renewed on outputs of {run.base}: {audit_sentence(again)}"
     return {

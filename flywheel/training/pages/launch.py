@@ -1,6 +1,7 @@
 """From what should change to a run: what the fix ladder said, and launching."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
@@ -65,6 +66,8 @@ def launch_page(request: PageRequest) -> HttpResponse:
     form = launch_form.LaunchForm(request.project, data)
     shown = form
     made: list[TrainingRun] | Pipeline | TokenPreview | None = None
+    if "back" in data and (prompt := stage_forms.prompt_before(form)):
+        return redirect(f"{reverse('training:prompt_stage', args=[request.project.slug])}?{prompt}")
     if "back" in data:
         shown = stage_forms.before(form)
     elif request.method == "POST" and "then" in data:
@@ -111,8 +114,10 @@ def _preview(request: PageRequest, form: launch_form.LaunchForm) -> TokenPreview
     """A preview of the dataset that the run would have; None with everything that is wrong noted."""
     if wanted := form.request():
         with form.refusals():
+            speaker = stage_forms.speaker(form)
+            wanted = replace(wanted, speaker=speaker)
             made, _ = preview_jobs.preview(
-                base=wanted.base,
+                base=speaker or wanted.base,
                 dataset=run_control.find_data(wanted, form.known, request.actor),
                 actor=request.actor,
                 task_set=wanted.task_set,

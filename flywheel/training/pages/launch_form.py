@@ -87,11 +87,11 @@ class LaunchForm(ObjectForm):
 
     def clean_base(self) -> Version | None:
         ref = self.cleaned_data["base"]
-        return self._row(find_version, ref) if ref else _first_base(self.project)
+        return self._row(find_version, ref) if ref else first_base(self.project)
 
     def clean_task_set(self) -> TaskSet | None:
         ref = self.cleaned_data["task_set"]
-        return self._row(find_task_set, ref) if ref else _first_set(self.project, self.base)
+        return self._row(find_task_set, ref) if ref else first_set(self.project, self.base)
 
     def clean_teacher(self) -> Version | None:
         ref = self.cleaned_data["teacher"]
@@ -478,7 +478,7 @@ def _recommendation(base: Version | None, task_set: TaskSet | None) -> Recommend
     return recommendation_for(base, task_set, is_kept=base.weights_id is not None)
 
 
-def _first_base(project: Project) -> Version | None:
+def first_base(project: Project) -> Version | None:
     """Find the live version that can be trained, else the newest that can, else the newest."""
     every = Version.objects.filter(agent__project=project).select_related("agent").order_by("-pk")
     versions = every.filter(weights__isnull=False)
@@ -486,7 +486,7 @@ def _first_base(project: Project) -> Version | None:
     return live or versions.first() or every.first()
 
 
-def _first_set(project: Project, base: Version | None) -> TaskSet | None:
+def first_set(project: Project, base: Version | None) -> TaskSet | None:
     """The usual one of the agent's environments, else of the project."""
     sets = TaskSet.objects.filter(project=project)
     own = sets.filter(environment_version__environment__agent=base.agent_id).usual() if base else None

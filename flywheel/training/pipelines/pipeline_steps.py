@@ -228,21 +228,22 @@ def _leave(pipeline: Pipeline, stage: PipelineStage, made: TrainingRun | EvalRun
     if following is None:
         _halt(pipeline, Pipeline.State.FINISHED)
         return False
-    is_run = isinstance(made, TrainingRun)
-    if due := reward_lock.unrenewed(made) if is_run and stage.number > 1 else None:
-        _ask_for_outputs(pipeline, made, Actor(pipeline.led_by))
-        judged, holds = due
-        _halt(
-            pipeline,
-            Pipeline.State.STOPPED,
-            f"the reward audit waits to be renewed on outputs of {judged.version} ({holds.words}); do that, or have an "
-            f"approver override it, and resume",
-        )
-        return False
-    checks = stage_gates.judge(following.gate, made) if is_run else prompt_stages.judge(following.gate, stage)
-    following.entry = {"run" if is_run else "eval": made.pk, "checks": checks}
+    if isinstance(made, TrainingRun):
+        if stage.number > 1 and (due := reward_lock.unrenewed(made)):
+            _ask_for_outputs(pipeline, made, Actor(pipeline.led_by))
+            judged, holds = due
+            _halt(
+                pipeline,
+                Pipeline.State.STOPPED,
+                f"the reward audit waits to be renewed on outputs of {judged.version} ({holds.words}); do that, or "
+                f"have an approver override it, and resume",
+            )
+            return False
+        following.entry = {"run": made.pk, "checks": stage_gates.judge(following.gate, made)}
+    else:
+        following.entry = {"eval": made.pk, "checks": prompt_stages.judge(following.gate, stage)}
     following.save(update_fields=["entry"])
-    if problem := stage_gates.sentence(checks):
+    if problem := stage_gates.sentence(following.entry["checks"]):
         _halt(pipeline, Pipeline.State.AT_GATE, f"{made} did not pass the gate of stage {following.number}: {problem}")
         return False
     enter(pipeline, following)

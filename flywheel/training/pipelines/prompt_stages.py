@@ -11,6 +11,8 @@ tasks; the gate looks at the validation tasks among them, which a run of the sam
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
@@ -35,7 +37,8 @@ from flywheel.training.launch.validation_split import choose_tasks
 from flywheel.training.models import PROMPT, PipelineStage
 from flywheel.training.pipelines.stage_gates import FORMS, judge_figures
 
-USUAL = {"samples": 4, "validation_share": 0.2}
+SAMPLES = 4
+VALIDATION_SHARE = 0.2
 SAME = ("weights_id", "adapter_id", "base_model", "endpoint", "form")
 """What a draft has of the version that it changes."""
 
@@ -109,10 +112,21 @@ def results_of(stage: PipelineStage) -> PromptResults | None:
         return None
     if any(run.state != State.SUCCEEDED for run in evals_of(stage)):
         return None
-    kept = choose_tasks(stage.task_set, stage.settings["validation_share"], stage.seed_now)
-    names = {str(task) for task in Task.objects.filter(pk__in=kept)}
-    draft, base = ([row for row in rows_of(run) if row.task_id in names] for run in (stage.draft_eval, stage.base_eval))
-    return PromptResults(figures_of(draft), figures_of(base), difference("success", base, draft))
+    ends = (stage.draft_eval.finished_at, stage.base_eval.finished_at)
+    share = stage.settings["validation_share"]
+    return _measured(stage.draft_eval.pk, stage.base_eval.pk, ends, share, stage.seed_now)
+
+
+@lru_cache(maxsize=256)
+def _measured(
+    draft: int, base: int, ends: tuple[datetime | None, datetime | None], share: float, seed: int
+) -> PromptResults:
+    """Kept, for the pipeline's page asks for it every few seconds; what is asked again ends at another time."""
+    runs = EvalRun.objects.select_related("task_set").in_bulk([draft, base])
+    kept = Task.objects.filter(pk__in=choose_tasks(runs[draft].task_set, share, seed))
+    names = {str(task) for task in kept.only("number")}
+    after, before = ([row for row in rows_of(runs[pk]) if row.task_id in names] for pk in (draft, base))
+    return PromptResults(figures_of(after), figures_of(before), difference("success", before, after))
 
 
 def judge(gate: Mapping[str, float], stage: PipelineStage) -> list[dict[str, Any]]:
@@ -150,9 +164,10 @@ def _mean(by_task: Mapping[str, float | None]) -> float | None:
 
 
 def _check_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    if unknown := sorted(set(given) - USUAL.keys()):
-        raise Refused(f"is unknown; use {', '.join(USUAL)}", field=f"settings.{unknown[0][:100]}")
-    found = {**USUAL, **given}
+    usual = {"samples": SAMPLES, "validation_share": VALIDATION_SHARE}
+    if unknown := sorted(set(given) - usual.keys()):
+        raise Refused(f"is unknown; use {', '.join(usual)}", field=f"settings.{unknown[0][:100]}")
+    found = {**usual, **given}
     samples = found["samples"]
     if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MAX_SAMPLES:
         raise Refused(f"{samples!r} is not a whole number from 1 to {MAX_SAMPLES}", field="settings.samples")

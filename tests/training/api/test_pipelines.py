@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from flywheel.agents.models import Version
 from flywheel.training.models import Pipeline
 from flywheel.training.pipelines import pipeline_steps
 from tests.training.conftest import Room
@@ -66,6 +67,7 @@ def test_a_pipeline_is_launched_once_followed_and_let_on(room: Room, call: Call)
     assert (now["state"], now["stages"][0]["produced"]) == ("at_gate", str(version))
     assert now["stages"][1]["entry"] == {
         "run": run["id"],
+        "eval": None,
         "checks": [
             {
                 "name": "min_success",
@@ -94,4 +96,42 @@ def test_errors_name_the_stage_and_its_field(room: Room, call: Call) -> None:
     body = sent(room)
     body["stages"][1]["settings"] = {"steps": "many"}
     assert call(PATH, body, 422)["detail"].startswith("stages.2.settings.steps: 'many' is not a whole number")
+    assert not Pipeline.objects.exists()
+
+
+def test_it_begins_with_a_new_prompt(room: Room, call: Call) -> None:
+    line, body = Line(room), sent(room)
+    prompt = {"algorithm": "prompt", "task_set": str(room.task_set), "seed": 2}
+    body["stages"] = [{**prompt, "system_prompt": "Check the day."}, {**body["stages"][0], "gate": {"min_success": 1}}]
+    made = call(PATH, body, 201)
+    first, second = made["stages"]
+    draft = Version.objects.get(system_prompt="Check the day.")
+    assert (first["algorithm"], first["draft"], first["produced"]) == ("prompt", str(draft), str(draft))
+    assert (first["dataset"], first["runs"], first["settings"]) == (None, [], {"samples": 4, "validation_share": 0.2})
+    assert (second["draft"], second["evals"], second["dataset"]) == (None, [], "mail-sft@1")
+    evals = line.evals(Pipeline.objects.get())
+    assert first["evals"] == [run.pk for run in evals]
+    for run in evals:
+        line.answer(run, (False,))
+    pipeline_steps.sweep()
+    now = call(f"{PATH}/{made['id']}")
+    entry = now["stages"][1]["entry"]
+    assert (now["state"], entry["run"], entry["eval"]) == ("at_gate", None, evals[0].pk)
+    assert call(f"{PATH}/{made['id']}/retry", {})["stages"][0]["attempt"] == 2
+    again = {**body, "key": str(uuid.uuid4()), "stages": [{**prompt, "draft": str(draft)}, body["stages"][1]]}
+    assert call(PATH, again, 201)["stages"][0]["draft"] == str(draft)
+
+
+@pytest.mark.parametrize(
+    ("stage", "field"),
+    [
+        ({"system_prompt": "a\x00b"}, "stages.1.system_prompt"),
+        ({"draft": "assistant@99"}, "stages.1.draft"),
+        ({"system_prompt": "New.", "settings": {"samples": 0}}, "stages.1.settings.samples"),
+    ],
+)
+def test_errors_of_a_prompt_name_its_field(room: Room, call: Call, stage: dict[str, Any], field: str) -> None:
+    body = sent(room)
+    body["stages"][0] = {"algorithm": "prompt", "task_set": str(room.task_set), **stage}
+    assert call(PATH, body, 422)["detail"].startswith(field)
     assert not Pipeline.objects.exists()

@@ -147,9 +147,10 @@ def test_the_description_has_a_request_for_each_algorithm(path: str, inside: tup
     for name in inside:
         asked = schemas[asked["$ref"].rpartition("/")[2]]["properties"][name]["items"]
     assert asked["discriminator"]["propertyName"] == "algorithm"
-    assert asked["discriminator"]["mapping"].keys() == recipes.ALGORITHMS.keys()
-    for algorithm, ref in asked["discriminator"]["mapping"].items():
-        properties = schemas[ref.rpartition("/")[2]]["properties"]
+    refs = asked["discriminator"]["mapping"]
+    assert refs.keys() == {*recipes.ALGORITHMS, *({"prompt"} if inside else ())}
+    for algorithm in recipes.ALGORITHMS:
+        properties = schemas[refs[algorithm].rpartition("/")[2]]["properties"]
         assert properties["algorithm"]["const"] == algorithm
         assert properties["settings"]["properties"].keys() == recipes.defaults(algorithm).keys()
 

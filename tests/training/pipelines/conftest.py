@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact, Version
@@ -68,7 +69,12 @@ class Line:
                 passed = success[sample % len(success)]
                 scored = {} if passed is None else {"score": float(passed), "parts": {"valid_json": 1.0, **parts}}
                 run.results.create(task=member.task, sample=sample, seed=sample, success=passed, **scored)
-        about = {"summary": summary_of(run), "first_request": {"prompt": "p"}, "done": run.total}
+        about = {
+            "finished_at": timezone.now(),
+            "summary": summary_of(run),
+            "first_request": {"prompt": "p"},
+            "done": run.total,
+        }
         EvalRun.objects.filter(pk=run.pk).update(state=State.SUCCEEDED, **about)
 
     def two(self, gate: dict[str, float] | None = None) -> list[StageRequest]:

@@ -20,6 +20,7 @@ from flywheel.evals.runs.submission import RunSettings
 from flywheel.training.datasets.dataset_builder import open_rows
 from flywheel.training.fixes import trial_lifecycle
 from flywheel.training.fixes.trial_lifecycle import DraftContent, TrialRequest
+from flywheel.training.launch import reward_lock
 from flywheel.training.launch.validation_split import choose_tasks
 from flywheel.training.models import Pipeline, PipelineStage, TrainingRun
 from flywheel.training.pipelines import pipeline_control, pipeline_steps, prompt_stages
@@ -284,9 +285,10 @@ def test_a_prompt_with_what_is_measured_is_refused_however_it_comes(line: Line) 
 @pytest.mark.django_db
 def test_a_prompt_that_is_the_old_one_is_refused(line: Line) -> None:
     base = line.room.base
-    for name, value in {"system_prompt": base.system_prompt, "draft": base}.items():
+    same: dict[str, Any] = {"system_prompt": base.system_prompt, "draft": base}
+    for name, value in same.items():
         with pytest.raises(Refused, match=f"changes nothing of {base}") as refused:
-            line.try_prompt(**{name: value})
+            line.try_prompt(None, **{name: value})
         assert refused.value.field == f"stages.1.{name}"
 
 
@@ -300,12 +302,12 @@ def test_a_version_with_other_weights_is_no_draft(line: Line) -> None:
 
 
 @pytest.mark.django_db
-def test_reinforcement_after_a_prompt_has_the_audit_of_the_base_and_renews_it(line: Line) -> None:
+def test_reinforcement_after_a_prompt_has_the_audit_of_the_base_and_says_so(line: Line) -> None:
     room = line.room
     stages = line.stages(NEW, {"algorithm": "grpo", "settings": {"steps": 5}})
     pipeline, _ = pipeline_control.create(key=uuid.uuid4(), stages=stages, actor=line.actor)
-    for run in line.evals(pipeline):
-        line.answer(run)
+    for asked in line.evals(pipeline):
+        line.answer(asked)
     draft = pipeline.stages.get(number=1).draft
     assert draft is not None
     swept(pipeline)
@@ -314,6 +316,8 @@ def test_reinforcement_after_a_prompt_has_the_audit_of_the_base_and_renews_it(li
     assert (pipeline.problem, run.base) == ("", draft)
     assert run.audit_override is not None
     assert run.audit_override.version == room.base
+    told = reward_lock.kept(run)["words"]
+    assert f"this is about outputs of {room.base}, from which {draft} differs in what it is told" in told
 
 
 def test_an_attempt_without_a_score_is_neither_solved_nor_readable_nor_safe() -> None:

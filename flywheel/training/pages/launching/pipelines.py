@@ -16,7 +16,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.training.launch import reward_lock
 from flywheel.training.launch.fix_recommendation import baseline_of
 from flywheel.training.models import Pipeline, PipelineStage, TrainingRun
-from flywheel.training.pipelines import pipeline_control, stage_gates
+from flywheel.training.pipelines import pipeline_control, prompt_stages, stage_gates
 
 VERBS = {
     "stop": pipeline_control.stop,
@@ -75,27 +75,33 @@ def _pipeline(request: PageRequest, pk: int) -> Pipeline:
 
 
 def _context(pipeline: Pipeline) -> dict[str, Any]:
-    stages = list(pipeline.stages.select_related("task_set", "dataset").order_by("number"))
+    rows = pipeline.stages.select_related("task_set", "dataset", "draft__agent", "draft__parent__agent")
+    stages = list(rows.select_related("draft_eval__version__agent", "base_eval__version__agent").order_by("number"))
     every = TrainingRun.objects.filter(stage__in=stages).order_by("pk")
     runs = list(every.select_related("base__agent", "produced__agent", "evaluation", "stage", "audit_override"))
     steps: list[dict[str, Any]] = []
     for stage in stages:
-        before = steps[-1]["run"] if steps else None
+        before = steps[-1] if steps else None
         steps.append(_step(pipeline, stage, [run for run in runs if run.stage_id == stage.pk], before))
     return {"pipeline": pipeline, "steps": steps, "tab": "pipelines", **_outlook(pipeline, steps)}
 
 
 def _step(
-    pipeline: Pipeline, stage: PipelineStage, runs: list[TrainingRun], before: TrainingRun | None
+    pipeline: Pipeline, stage: PipelineStage, runs: list[TrainingRun], before: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """A stage with the run of its present attempt, those of earlier ones, and what the run before came to at its
-    gate."""
+    """A stage with the run of its present attempt or its draft's evals, the runs of earlier ones, and what the stage
+    before came to at its gate."""
     stage.pipeline = pipeline
     run = next((each for each in runs if each.idempotency_key == stage.run_key), None)
-    is_judged = before is not None and stage.entry.get("run") == before.pk
+    is_judged = before is not None and before["judged"] in [(name, stage.entry.get(name)) for name in ("run", "eval")]
+    made = ("eval", stage.draft_eval_id) if stage.draft else ("run", run.pk if run else None)
     return {
         "stage": stage,
         "run": run,
+        "evals": prompt_stages.evals_of(stage),
+        "prompt": prompt_stages.results_of(stage),
+        "judged": made if made[1] else None,
+        "version": stage.draft or (run.produced if run else None),
         "earlier": [each for each in runs if each != run],
         "limits": stage.entry["checks"] if is_judged else stage_gates.limits_of(stage.gate),
         "let_on": stage.entry.get("let_on") if is_judged else None,
@@ -108,8 +114,8 @@ def _outlook(pipeline: Pipeline, steps: list[dict[str, Any]]) -> dict[str, Any]:
     """The eval that it waits for, and the comparison of what the last stage made with its base."""
     now, last = steps[pipeline.at - 1], steps[-1]["run"]
     waits_for = compared = None
-    if pipeline.state == Pipeline.State.RUNNING and now["run"] is None and pipeline.at > 1:
-        base = steps[pipeline.at - 2]["run"].produced
+    if pipeline.state == Pipeline.State.RUNNING and now["judged"] is None and pipeline.at > 1:
+        base = steps[pipeline.at - 2]["version"]
         runs = EvalRun.objects.filter(version=base, task_set=now["stage"].task_set, split=Split.HELD_OUT)
         waits_for = runs.order_by("-pk").first()
     if last and last.evaluation and last.evaluation.is_finished:

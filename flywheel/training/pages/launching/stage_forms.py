@@ -1,26 +1,33 @@
-"""A pipeline on the launch page: the one form, filled in for a stage after the other.
+"""A pipeline on the launch page: the one form, filled in for a stage after the other. A new prompt has a page of its
+own (`prompt_stages`), and is named here by the version that has it.
 
 The stages before the one that is shown travel in its field `earlier`, each as the texts that the form sent, without
 what is at its default. They are read by the form again, so that nothing is checked in another way than a launch.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from django.forms import BoundField
+from django.utils.http import urlencode
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
+from flywheel.agents.models import Version
+from flywheel.agents.references import find_version
 from flywheel.core import recipes
-from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.refusals import Refused
+from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.training.launch.run_budgets import UNITS
 from flywheel.training.launch.run_control import LaunchRequest
-from flywheel.training.models import Pipeline
+from flywheel.training.models import PROMPT, Pipeline, PipelineStage
+from flywheel.training.models.pipelines import label_of
 from flywheel.training.pages.launch_form import MOST_EARLIER, LaunchForm, settings_as_data
 from flywheel.training.pipelines import pipeline_control
 from flywheel.training.pipelines.pipeline_control import StageRequest
+from flywheel.training.pipelines.prompt_stages import PromptRequest
 from flywheel.training.pipelines.stage_gates import LIMITS
 
 KEPT = ("mode", "rank", "alpha", "seed", "reason", "environment_weights", *UNITS, *LIMITS)
@@ -44,7 +51,9 @@ def following(form: LaunchForm, actor: Actor) -> LaunchForm | None:
             return None
         with _refusals(form):
             pipeline_control.check(stages, actor)
-            earlier = [*form.earlier, _as_data(form, stages[-1].run)]
+            run = stages[-1].run
+            assert isinstance(run, LaunchRequest)
+            earlier = [*form.earlier, _as_data(form, run)]
             if len(json.dumps(earlier)) > MOST_EARLIER:
                 form.refuse("reason", "the stages so far are too long for this form; shorten reasons, or use the API")
                 return None
@@ -58,12 +67,32 @@ def before(form: LaunchForm) -> LaunchForm:
     return _shown(form, earlier, last)
 
 
+def prompt_before(form: LaunchForm) -> str:
+    """The query of the page of the stage before, where that is a new prompt; empty where it is another."""
+    last = form.earlier[-1] if form.earlier else {}
+    if last.get("algorithm") != PROMPT:
+        return ""
+    return urlencode({"version" if name == "base" else name: text for name, text in last.items()})
+
+
+def after_prompt(asked: PromptRequest, stage: PipelineStage) -> str:
+    """The query with which the launch form goes on after a new prompt."""
+    refs = {"base": str(asked.base), "task_set": str(asked.task_set)}
+    chosen = {"algorithm": PROMPT, "draft": str(stage.draft), "seed": str(stage.seed)}
+    settings = {name: str(value) for name, value in stage.settings.items()}
+    return urlencode({**refs, "earlier": json.dumps([{**refs, **chosen, **settings}])})
+
+
+def speaker(form: LaunchForm) -> Version | None:
+    """The draft whose prompt the stage in the form learns with; None where it is the base's."""
+    ref = next((each["draft"] for each in reversed(form.earlier) if each.get("draft")), "")
+    return find_version(form.project, ref) if ref else None
+
+
 def outline(form: LaunchForm) -> list[dict[str, Any]]:
     """The stages before the one that the form is about, in a few words each."""
-    return [
-        {"label": ALGORITHMS[name].label if (name := each.get("algorithm", "")) in ALGORITHMS else name, **each}
-        for each in form.earlier
-    ]
+    known = dict.fromkeys(("draft", "dataset", "task_set"), "")
+    return [{"label": label_of(each.get("algorithm", "")), **known, **each} for each in form.earlier]
 
 
 def gate_fields(form: LaunchForm) -> list[tuple[BoundField, str]]:
@@ -76,6 +105,11 @@ def _requests(form: LaunchForm) -> list[StageRequest] | None:
     """The stages as launches, each with its gate; None with everything that is wrong noted in the form."""
     stages = []
     for number, data in enumerate(form.earlier, 1):
+        if data.get("algorithm") == PROMPT:
+            with _refusals(form):
+                stages.append(StageRequest(run=_prompt(form.project, data)))
+                continue
+            return None
         stage = LaunchForm(form.project, {**data, "earlier": json.dumps(form.earlier[: number - 1])})
         run, gate = stage.request(), stage.gate()
         if run is None or stage.errors:
@@ -89,6 +123,21 @@ def _requests(form: LaunchForm) -> list[StageRequest] | None:
     if run is None or form.errors:
         return None
     return [*stages, StageRequest(run=run, gate=gate)]
+
+
+def _prompt(project: Project, data: Mapping[str, str]) -> PromptRequest:
+    """A new prompt as `after_prompt` wrote it. Raises Refused for what somebody wrote instead."""
+    try:
+        samples, share, seed = int(data["samples"]), float(data["validation_share"]), int(data["seed"])
+    except (KeyError, ValueError) as error:
+        raise Refused("the new prompt cannot be read; start again with it", field="earlier") from error
+    return PromptRequest(
+        base=find_version(project, data.get("base", "")),
+        task_set=find_task_set(project, data.get("task_set", "")),
+        draft=find_version(project, data.get("draft", "")),
+        settings={"samples": samples, "validation_share": share},
+        seed=seed,
+    )
 
 
 @contextmanager

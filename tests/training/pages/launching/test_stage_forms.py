@@ -1,6 +1,8 @@
 """The launch form, filled in for one stage after the other, launches a pipeline; its page lets a person decide."""
 
+import json
 import re
+import uuid
 from collections.abc import Callable
 from html import unescape
 from typing import Any
@@ -11,9 +13,11 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
-from flywheel.agents.models import Artifact
+from flywheel.agents.models import Artifact, Version
 from flywheel.edge.jobs import State
-from flywheel.training.models import Pipeline, TrainingRun
+from flywheel.training.fixes import trial_lifecycle
+from flywheel.training.fixes.trial_lifecycle import DraftContent, TrialRequest
+from flywheel.training.models import Pipeline, TokenPreview, TrainingRun
 from flywheel.training.pipelines import pipeline_steps
 from tests.pages import page_of
 from tests.training.conftest import Room
@@ -150,3 +154,84 @@ def test_a_stages_teacher_goes_with_it(room: Room, client: Client) -> None:
     one, two = Pipeline.objects.get().stages.all()
     assert (one.algorithm, one.teacher, two.algorithm, two.teacher) == ("distillation", teacher, "sft", None)
     assert TrainingRun.objects.get().teacher == teacher
+
+
+def test_a_pipeline_begins_with_a_new_prompt_and_goes_on_in_the_launch_form(room: Room, client: Client) -> None:
+    address = reverse("training:prompt_stage", args=["acme"])
+    assert "Begin with a new prompt" in page_of(client.get(reverse("training:pipelines", args=["acme"])))
+    assert "Then the stage that trains" in page_of(client.get(address))
+    chosen = {"version": str(room.base), "task_set": str(room.task_set), "samples": "2", "validation_share": "0.5"}
+    asked = {**chosen, "seed": "3", "draft": "", "system_prompt": "Check <b>the</b> day.\r\nTwice.\u202e"}
+    went = client.post(address, asked)
+    assert went.status_code == 302, page_of(went)
+    draft = Version.objects.get(parent=room.base)
+    assert draft.system_prompt == "Check <b>the</b> day.\nTwice.\u202e"
+    form = client.get(went["Location"])
+    text = page_of(form)
+    assert "Stage 2 of a" in text
+    assert f"1. <b>New prompt</b>, {draft}, on {room.task_set}" in text
+    names: dict[str, Any] = {name: hidden(form, name) for name in ("key", "earlier", "base")}  # type: ignore[arg-type]
+    back = sent(client, **filled(room) | names, back="1")
+    assert back.status_code == 302
+    again = page_of(client.get(back["Location"]))
+    assert f'value="{draft}" checked' in again
+    assert 'name="seed" value="3"' in again
+    preview = sent(client, **filled(room) | names, preview="1")
+    assert preview.status_code == 302, page_of(preview)
+    assert TokenPreview.objects.get().base == draft
+    launched = sent(client, **filled(room) | names, min_success="60")
+    assert launched.status_code == 302, page_of(launched)
+    pipeline = Pipeline.objects.get()
+    one, two = pipeline.stages.all()
+    assert (one.draft, one.seed, one.settings) == (draft, 3, {"samples": 2, "validation_share": 0.5})
+    assert (two.algorithm, two.gate) == ("sft", {"min_success": 0.6})
+    text = page_of(client.get(launched["Location"]))
+    assert "Check &lt;b&gt;the&lt;/b&gt; day." in text
+    assert "\u202e" not in text
+    assert "0 / 12" in text
+    line = Line(room)
+    runs = line.evals(pipeline)
+    line.answer(runs[0], (True, False))
+    line.answer(runs[1], (False,))
+    pipeline_steps.sweep()
+    text = page_of(client.get(launched["Location"]))
+    assert "<b>50.0%</b>, 0.0% before" in text
+    assert "not passed</span> Validation success at least 60.0%: <b>50.0%</b>" in text
+    assert "New prompt on mail" in page_of(client.get(reverse("training:pipelines", args=["acme"])))
+
+
+def test_what_is_wrong_with_a_new_prompt_is_shown_at_its_field(room: Room, client: Client) -> None:
+    address = reverse("training:prompt_stage", args=["acme"])
+    chosen = {"version": str(room.base), "task_set": str(room.task_set), "samples": "2", "validation_share": "0.5"}
+    same = client.post(address, {**chosen, "seed": "1", "system_prompt": room.base.system_prompt})
+    assert same.status_code == 422
+    assert f"changes nothing of {room.base}" in page_of(same)
+    other = client.post(address, {**chosen, "seed": "1", "draft": "assistant@99"})
+    assert other.status_code == 422
+    assert "has no version 99" in page_of(other)
+    assert client.post(address, {**chosen, "seed": "x"}).status_code == 422
+    earlier = json.dumps([{"algorithm": "prompt", "draft": "assistant@99", "samples": "2"}])
+    broken = sent(client, **filled(room, earlier=earlier))
+    assert broken.status_code == 422
+    assert "the new prompt cannot be read" in page_of(broken)
+    assert not Pipeline.objects.exists()
+
+
+def test_the_draft_that_a_trial_leads_with_is_chosen(room: Room, client: Client) -> None:
+    wanted = TrialRequest(
+        key=uuid.uuid4(),
+        bucket="wrong_tool",
+        parent=room.base,
+        task_set=room.task_set,
+        drafts=[DraftContent(name="<i>Day", system_prompt="Check the day.")],
+    )
+    trial, _ = trial_lifecycle.start(wanted, Line(room).actor)
+    draft = trial.drafts.get()
+    Line(room).answer(draft.evaluation)
+    Line(room).answer(trial.parent_eval, (False,))
+    address = reverse("training:prompt_stage", args=["acme"])
+    query = f"?version={room.base}&amp;task_set={room.task_set}&amp;draft={draft.version}".replace("@", "%40")
+    assert f'{address}{query}"' in page_of(client.get(reverse("training:fix_trial", args=["acme", trial.pk])))
+    text = page_of(client.get(address, {"version": str(room.base), "draft": str(draft.version)}))
+    assert f'value="{draft.version}" checked> {draft.version}: &lt;i&gt;Day, {trial}' in text
+    assert '<pre class="prose">Check the day.</pre>' in text
