@@ -53,7 +53,7 @@ class PromptForm(forms.Form):
     seed = forms.IntegerField(
         min_value=0,
         max_value=MAX_SEED,
-        help_text="Take the same seed and share in the stages that train: then their gates look at the same tasks.",
+        help_text="Stages that train with this seed and share keep the same tasks aside.",
     )
 
     def __init__(self, project: Project, data: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from flywheel.training.launch.run_budgets import UNITS
 from flywheel.training.launch.run_control import LaunchRequest
 from flywheel.training.models import PROMPT, Pipeline, PipelineStage
 from flywheel.training.models.pipelines import label_of
-from flywheel.training.pages.launch_form import MOST_EARLIER, LaunchForm, settings_as_data
+from flywheel.training.pages.launch_form import MOST_EARLIER, PREFIX, LaunchForm, settings_as_data
 from flywheel.training.pipelines import pipeline_control
 from flywheel.training.pipelines.pipeline_control import StageRequest
 from flywheel.training.pipelines.prompt_stages import PromptRequest
@@ -76,11 +76,13 @@ def prompt_before(form: LaunchForm) -> str:
 
 
 def after_prompt(asked: PromptRequest, stage: PipelineStage) -> str:
-    """The query with which the launch form goes on after a new prompt."""
+    """The query with which the launch form goes on after a new prompt: with its seed and share, so that a run which
+    keeps tasks aside keeps the same."""
     refs = {"base": str(asked.base), "task_set": str(asked.task_set)}
     chosen = {"algorithm": PROMPT, "draft": str(stage.draft), "seed": str(stage.seed)}
     settings = {name: str(value) for name, value in stage.settings.items()}
-    return urlencode({**refs, "earlier": json.dumps([{**refs, **chosen, **settings}])})
+    kept = {"seed": chosen["seed"], f"{PREFIX}validation_share": settings["validation_share"]}
+    return urlencode({**refs, **kept, "earlier": json.dumps([{**refs, **chosen, **settings}])})
 
 
 def speaker(form: LaunchForm) -> Version | None:

@@ -170,6 +170,7 @@ def test_a_pipeline_begins_with_a_new_prompt_and_goes_on_in_the_launch_form(room
     text = page_of(form)
     assert "Stage 2 of a" in text
     assert f"1. <b>New prompt</b>, {draft}, on {room.task_set}" in text
+    assert 'name="set.validation_share" value="0.5"' in text, "which keeps the same tasks aside"
     names: dict[str, Any] = {name: hidden(form, name) for name in ("key", "earlier", "base")}  # type: ignore[arg-type]
     back = sent(client, **filled(room) | names, back="1")
     assert back.status_code == 302
