@@ -219,7 +219,7 @@ def _moved(
 
 
 def _jobs_at_rest(row: Pipeline) -> list[TrainingRun | EvalRun]:
-    """What trains or evaluates in the stage that it is at. Raises StaleState while any of it is being cancelled."""
+    """The jobs of the stage that it is at. Raises StaleState while any of it is being cancelled."""
     jobs = pipeline_steps.jobs_of_stage(pipeline_steps.current(row))
     if ending := next((job for job in jobs if not job.is_finished and job.cancel_requested_at), None):
         what = "saving its checkpoint" if isinstance(ending, TrainingRun) else "being cancelled"

@@ -93,7 +93,7 @@ def run_of_stage(stage: PipelineStage) -> TrainingRun | None:
 
 
 def jobs_of_stage(stage: PipelineStage) -> list[TrainingRun | EvalRun]:
-    """What trains or evaluates in the stage's present attempt; nothing before it has begun."""
+    """The run of the stage's present attempt, or its draft's evals; nothing before it has begun."""
     if stage.draft:
         return [*prompt_stages.evals_of(stage)]
     run = run_of_stage(stage)
