@@ -53,6 +53,7 @@ class PromptStageIn(Body):
     the stages after it. Only stages of this kind may come before it."""
 
     algorithm: Literal["prompt"]
+    """Says that this stage tries a prompt."""
     task_set: RefIn
     """`name@version` whose train tasks it is tried on."""
     system_prompt: str | None = None
@@ -60,6 +61,7 @@ class PromptStageIn(Body):
     draft: RefIn = ""
     """Instead of a text: `agent@number` with the weights of the version before, such as a fix trial's draft."""
     settings: PromptSettingsIn = Field(default_factory=PromptSettingsIn)
+    """How it is tried."""
     seed: int = 1
     """Seed of both evaluations."""
     gate: PipelineGateIn | None = None

@@ -18,6 +18,7 @@ from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.agents.references import find_version
 from flywheel.core import recipes
+from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Refused
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.training.launch.run_budgets import UNITS
@@ -106,17 +107,17 @@ def gate_fields(form: LaunchForm) -> list[tuple[BoundField, str]]:
 def _requests(form: LaunchForm) -> list[StageRequest] | None:
     """The stages as launches, each with its gate; None with everything that is wrong noted in the form."""
     stages = []
-    for number, data in enumerate(form.earlier, 1):
+    for place, data in enumerate(form.earlier, 1):
         if data.get("algorithm") == PROMPT:
             with _refusals(form):
                 stages.append(StageRequest(run=_prompt(form.project, data)))
                 continue
             return None
-        stage = LaunchForm(form.project, {**data, "earlier": json.dumps(form.earlier[: number - 1])})
+        stage = LaunchForm(form.project, {**data, "earlier": json.dumps(form.earlier[: place - 1])})
         run, gate = stage.request(), stage.gate()
         if run is None or stage.errors:
             problems = "; ".join(f"{name}: {' '.join(map(str, each))}" for name, each in stage.errors.items())
-            form.refuse("earlier", f"stage {number}: {problems}")
+            form.refuse("earlier", f"stage {place}: {problems}")
             return None
         stages.append(StageRequest(run=run, gate=gate))
     gate, run = form.gate(), form.request()
@@ -129,10 +130,13 @@ def _requests(form: LaunchForm) -> list[StageRequest] | None:
 
 def _prompt(project: Project, data: Mapping[str, str]) -> PromptRequest:
     """A new prompt as `after_prompt` wrote it. Raises Refused for what somebody wrote instead."""
+    samples, seed = number(data.get("samples", "")), number(data.get("seed", ""))
     try:
-        samples, share, seed = int(data["samples"]), float(data["validation_share"]), int(data["seed"])
-    except (KeyError, ValueError) as error:
-        raise Refused("the new prompt cannot be read; start again with it", field="earlier") from error
+        share = float(data["validation_share"])
+    except (KeyError, ValueError):
+        share = None
+    if samples is None or seed is None or share is None:
+        raise Refused("the new prompt cannot be read; start again with it", field="earlier")
     return PromptRequest(
         base=find_version(project, data.get("base", "")),
         task_set=find_task_set(project, data.get("task_set", "")),
