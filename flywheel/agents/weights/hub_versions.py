@@ -57,7 +57,7 @@ def request(
     try:
         model_hub.check(source.name, source.revision)
     except model_hub.HubError as error:
-        raise Refused(str(error), field="name") from error
+        raise Refused(str(error), field=error.field) from error
     content = replace(content, base_model=content.base_model.strip() or source.name)
     _check(content, agent, source.kind)
     if len(content.base_model) > 300 or len(note) > 300:

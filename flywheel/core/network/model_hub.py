@@ -23,7 +23,11 @@ NOT_ALLOWED = "no hub is allowed here; the operator sets FLYWHEEL_HUB, for examp
 
 
 class HubError(ValueError):
-    """The model cannot be had from the hub; the message says why."""
+    """The model cannot be had from the hub; the message says why, and `field` which of what was asked for is wrong."""
+
+    def __init__(self, message: str, *, field: str = "name") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 def check(name: str, revision: str) -> None:
@@ -31,7 +35,8 @@ def check(name: str, revision: str) -> None:
     if not _NAME.fullmatch(name) or ".." in name:
         raise HubError(f"expected owner/name, for example Qwen/Qwen3-0.6B, not {name[:100]!r}")
     if not _REVISION.fullmatch(revision) or ".." in revision:
-        raise HubError(f"expected a commit, branch or tag, for example main, not {revision[:100]!r}")
+        problem = f"expected a commit, branch or tag, for example main, not {revision[:100]!r}"
+        raise HubError(problem, field="revision")
 
 
 def fetch(hub: str, name: str, revision: str, place: Path, endings: Sequence[str]) -> str:

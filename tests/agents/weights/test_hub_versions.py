@@ -62,7 +62,7 @@ def test_a_program_has_weights_fetched(
     monkeypatch.setenv("FLYWHEEL_HUB", HUB)
     for body, said in (
         ({"name": "https://x/y"}, "name: expected owner/name"),
-        ({"revision": "../x"}, "name: expected a commit, branch or tag"),
+        ({"revision": "../x"}, "revision: expected a commit, branch or tag"),
         ({"kind": "adapter", "base_model": "tiny"}, "like: is missing: the version whose weights the adapter goes on"),
         ({"like": 99}, "like: "),
     ):
