@@ -275,5 +275,6 @@ def test_without_the_identity_adapter_it_fails_where_rows_are_mixed_up_and_nothi
     run = EvalRun.objects.get(pk=run.pk)
     assert (run.state, run.error_kind, run.done) == (State.FAILED, "isolation", 0)
     assert "the server mixes adapters up" in run.error
-    assert run.isolation["evidence"][0]["alone"] != run.isolation["evidence"][0]["among_others"]
+    # One of them may differ in a token that is not text, such as the end.
+    assert any(each["alone"] != each["among_others"] for each in run.isolation["evidence"])
     assert not run.results.exists()
