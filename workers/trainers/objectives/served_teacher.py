@@ -33,7 +33,7 @@ class ServedTeacher:
         self.room = remote_policy.meet(self.server, self.base, "learns from", self._prefix) - 1
         """Tokens that it reads at once: a server writes one behind them, whatever it is asked for."""
         self._probe: list[tuple[list[int], list[int]]] = []
-        """The longest answer of the first step, about which it is asked again at each one after."""
+        """The longest answer of the first step that has any, about which it is asked again at each one after."""
         self._then: list[float] = []
         """What it told of that answer first."""
         try:
@@ -71,7 +71,7 @@ class ServedTeacher:
             raise remote_policy.lost(self.server, failure) from failure
         if self._probe:
             self._prove(told.pop())
-        else:
+        elif any(told):  # answers that were cut off may all be masked
             longest = max(range(len(told)), key=lambda place: len(told[place]))
             self._probe, self._then = [answers[longest]], told[longest]
         for row, wrote, values in zip(found, is_there, told, strict=True):

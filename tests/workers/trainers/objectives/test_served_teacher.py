@@ -175,6 +175,18 @@ def test_padding_is_not_asked_about_and_a_server_that_forgot_is_told_again(
     assert not server.adapters
 
 
+def test_a_step_whose_answers_are_all_masked_leaves_the_proof_to_the_next(
+    make: Make, trained: Path, adapter: Path, server: ServedPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = teacher_of(directory(make, trained, adapter), monkeypatch, server)
+    masked = {**BATCH, "completion_mask": torch.zeros(2, 2, dtype=torch.long)}
+    assert not teacher.log_probs(masked).any()
+    first = teacher.log_probs(BATCH)
+    server.asked.clear()
+    assert torch.equal(teacher.log_probs(BATCH), first)
+    assert len(server.asked) == 3, "the two, and the longer one again"
+
+
 def test_who_cannot_teach_is_said_before_anything_is_played(
     make: Make, trained: Path, adapter: Path, server: ServedPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
