@@ -9,7 +9,7 @@ tasks; the gate looks at the validation tasks among them, which a run of the sam
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -20,7 +20,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.agents.registration import make_version
 from flywheel.core.errors import FieldError
-from flywheel.core.evidence.statistics.arm_comparison import difference
+from flywheel.core.evidence.statistics.arm_comparison import difference, task_changes
 from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.core.evidence.statistics.eval_metrics import Row, task_means
 from flywheel.core.recipes import SETTINGS
@@ -99,11 +99,13 @@ class PromptResults:
     """Both versions on the validation tasks."""
 
     figures: dict[str, Any]
-    """Of the draft, as a point of a run's validation has them."""
-    base: dict[str, Any]
+    """Of the draft for the gate, as a point of a run's validation has them."""
+    success: float | None
+    """Of the draft, in the mean over the tasks that both have scored attempts at; None without any."""
+    before: float | None
     """The same of the version that it changes."""
     difference: Estimate
-    """Of success, the draft's minus the base's, paired by task."""
+    """Of the two, paired by task."""
 
 
 def results_of(stage: PipelineStage) -> PromptResults | None:
@@ -126,7 +128,9 @@ def _measured(
     kept = Task.objects.filter(pk__in=choose_tasks(runs[draft].task_set, share, seed))
     names = {str(task) for task in kept.only("number")}
     after, before = ([row for row in rows_of(runs[pk]) if row.task_id in names] for pk in (draft, base))
-    return PromptResults(figures_of(after), figures_of(before), difference("success", before, after))
+    tasks = task_changes(before, after)
+    success, was = _mean(task.candidate for task in tasks), _mean(task.baseline for task in tasks)
+    return PromptResults(figures_of(after), success, was, difference("success", before, after))
 
 
 def judge(gate: Mapping[str, float], stage: PipelineStage) -> list[dict[str, Any]]:
@@ -147,7 +151,7 @@ def figures_of(rows: Sequence[Row]) -> dict[str, Any]:
                 return None if name == "unsafe" else 0.0
             return float(row.success) if name == "success" else row.parts.get(name)
 
-        return _mean(task_means(told, value))
+        return _mean(task_means(told, value).values())
 
     there = {name for row in told if row.success is not None for name, part in row.parts.items() if part is not None}
     return {
@@ -158,8 +162,8 @@ def figures_of(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _mean(by_task: Mapping[str, float | None]) -> float | None:
-    values = [value for value in by_task.values() if value is not None]
+def _mean(of_tasks: Iterable[float | None]) -> float | None:
+    values = [value for value in of_tasks if value is not None]
     return fmean(values) if values else None
 
 
@@ -182,7 +186,7 @@ def _draft(asked: PromptRequest, base: Version, actor: Actor) -> Version:
     """The version with the new prompt, which is made where only a text is given. Raises Refused."""
     draft, text = asked.draft, asked.system_prompt
     if (draft is None) == (text is None):
-        raise Refused("give the new prompt, as a text or as a version that has it", field="system_prompt")
+        raise Refused("give the new prompt as a text or as a version that has it, one of the two", field="system_prompt")
     if draft is None:
         content = content_of(
             DraftContent(name="", system_prompt=text), base, asked.task_set, Measured(asked.task_set.project)

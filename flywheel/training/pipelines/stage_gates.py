@@ -14,6 +14,7 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.text.number_words import n_tasks, percent
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import TaskSet
+from flywheel.training.launch.validation_split import choose_tasks
 from flywheel.training.models import Point, TrainingRun
 
 FORMS = ("valid_json", "form")
@@ -78,6 +79,12 @@ def check_gate(gate: Mapping[str, Any], *, validation_share: float, task_sets: l
     if not validation_share:
         raise Refused(
             "the stage before keeps no tasks to validate on; set its validation_share above 0, or set no limit",
+            field="gate",
+        )
+    if not any(choose_tasks(task_set, validation_share, seed=1) for task_set in task_sets):
+        raise Refused(
+            f"the train tasks of {task_sets[0]} come from a single source, so the stage before keeps none to validate "
+            "on; set no limit, or choose a set of tasks from more sources",
             field="gate",
         )
     for task_set in task_sets:

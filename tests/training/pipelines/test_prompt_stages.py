@@ -14,7 +14,7 @@ from flywheel.agents.models import Artifact
 from flywheel.core.evidence.statistics.eval_metrics import Row
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Split
+from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.submission import RunSettings
 from flywheel.training.datasets.dataset_builder import open_rows
@@ -188,7 +188,7 @@ def test_a_worker_that_is_stopped_half_way_asks_nothing_twice(line: Line, monkey
     assert swept(pipeline).at == 2
     found = prompt_stages.results_of(pipeline.stages.get(number=1))
     assert found is not None
-    assert (found.figures["success"], found.base["success"], found.difference.mean) == (1.0, 0.0, 1.0)
+    assert (found.success, found.before, found.difference.mean) == (1.0, 0.0, 1.0)
 
 
 DIES = """
@@ -335,6 +335,22 @@ def test_an_attempt_without_a_score_is_neither_solved_nor_readable_nor_safe() ->
 
 
 @pytest.mark.django_db
+def test_a_gate_that_could_look_at_no_task_is_refused_before_anything_is_asked(line: Line) -> None:
+    members = line.room.task_set.members.filter(split=Split.TRAIN)
+    Task.objects.filter(pk__in=members.values("task")).update(cluster="one customer")
+    with pytest.raises(Refused, match=f"the train tasks of {line.room.task_set} come from a single source") as refused:
+        line.try_prompt(GATE)
+    assert refused.value.field == "stages.2.gate"
+    pipeline = line.try_prompt()
+    for run in line.evals(pipeline):
+        line.answer(run)
+    assert swept(pipeline).at == 2, "without a limit there is nothing to look at"
+    found = prompt_stages.results_of(pipeline.stages.get(number=1))
+    assert found is not None
+    assert (found.success, found.before, found.difference.n) == (None, None, 0)
+
+
+@pytest.mark.django_db
 def test_the_gate_looks_at_the_tasks_that_a_run_of_this_seed_keeps_aside(line: Line) -> None:
     pipeline = line.try_prompt(system_prompt="Check.", settings={"validation_share": 0.5, "samples": 1}, seed=3)
     draft, base = line.evals(pipeline)
@@ -344,4 +360,4 @@ def test_the_gate_looks_at_the_tasks_that_a_run_of_this_seed_keeps_aside(line: L
     draft.results.filter(task__in=kept).update(success=True, score=1.0)
     found = prompt_stages.results_of(pipeline.stages.get(number=1))
     assert found is not None
-    assert (len(kept), found.figures["n"], found.figures["success"], found.base["success"]) == (3, 3, 1.0, 0.0)
+    assert (len(kept), found.figures["n"], found.figures["success"], found.before) == (3, 3, 1.0, 0.0)

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge import job_pages
+from flywheel.edge.jobs import State
 from flywheel.edge.paging import page_at
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Split
@@ -95,10 +96,12 @@ def _step(
     run = next((each for each in runs if each.idempotency_key == stage.run_key), None)
     is_judged = before is not None and before["judged"] in [(name, stage.entry.get(name)) for name in ("run", "eval")]
     made = ("eval", stage.draft_eval_id) if stage.draft else ("run", run.pk if run else None)
+    evals = prompt_stages.evals_of(stage)
     return {
         "stage": stage,
         "run": run,
-        "evals": prompt_stages.evals_of(stage),
+        "evals": evals,
+        "broken": next((each for each in evals if each.state in (State.FAILED, State.CANCELLED)), None),
         "prompt": prompt_stages.results_of(stage),
         "judged": made if made[1] else None,
         "version": stage.draft or (run.produced if run else None),

@@ -22,8 +22,7 @@ from flywheel.training.models import FixDraft
 from flywheel.training.pages.fixes.fix_forms import offered
 from flywheel.training.pages.launch_form import first_base, first_set
 from flywheel.training.pages.launching import stage_forms
-from flywheel.training.pipelines import pipeline_control
-from flywheel.training.pipelines.pipeline_control import StageRequest
+from flywheel.training.pipelines import prompt_stages
 from flywheel.training.pipelines.prompt_stages import SAMPLES, VALIDATION_SHARE, PromptRequest
 
 OFFERED = 20
@@ -103,7 +102,7 @@ def prompt_stage(request: PageRequest) -> HttpResponse:
     if request.method == "POST":
         with refusal_shown(form):
             if wanted := form.request():
-                (stage,) = pipeline_control.check([StageRequest(run=wanted)], request.actor)
+                stage = prompt_stages.freeze(1, wanted, wanted.base, request.actor)
                 address = reverse("training:launch", args=[request.project.slug])
                 return redirect(f"{address}?{stage_forms.after_prompt(wanted, stage)}")
     context = {"form": form, "tab": "pipelines", **offered(request.project, form.parent)}

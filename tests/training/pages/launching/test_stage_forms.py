@@ -15,6 +15,7 @@ from django.urls import reverse
 from flywheel.accounts.models import User
 from flywheel.agents.models import Artifact, Version
 from flywheel.edge.jobs import State
+from flywheel.evals.models import EvalRun
 from flywheel.training.fixes import trial_lifecycle
 from flywheel.training.fixes.trial_lifecycle import DraftContent, TrialRequest
 from flywheel.training.models import Pipeline, TokenPreview, TrainingRun
@@ -201,6 +202,31 @@ def test_a_pipeline_begins_with_a_new_prompt_and_goes_on_in_the_launch_form(room
     assert "New prompt on mail" in page_of(client.get(reverse("training:pipelines", args=["acme"])))
 
 
+def test_its_page_tells_an_eval_that_failed_from_one_that_is_under_way(room: Room, client: Client) -> None:
+    line = Line(room)
+    pipeline = line.try_prompt()
+    address = reverse("training:pipeline", args=["acme", pipeline.pk])
+    assert "being evaluated" in page_of(client.get(address))
+    draft, _ = line.evals(pipeline)
+    EvalRun.objects.filter(pk=draft.pk).update(state=State.FAILED, error_kind="engine", error="no answer")
+    pipeline_steps.sweep()
+    text = page_of(client.get(address))
+    assert "being evaluated" not in text
+    assert text.count("</span> failed") == 2, "in the stage's head, and at the eval"
+
+
+def test_success_is_of_what_was_scored_as_the_difference_beside_it(room: Room, client: Client) -> None:
+    line = Line(room)
+    pipeline = line.try_prompt({"min_success": 0.6})
+    draft, base = line.evals(pipeline)
+    line.answer(draft, (True, None))
+    line.answer(base, (True, True, True, False))
+    pipeline_steps.sweep()
+    text = page_of(client.get(reverse("training:pipeline", args=["acme", pipeline.pk])))
+    assert "<b>100.0%</b>, 75.0% before" in text
+    assert "not passed</span> Validation success at least 60.0%: <b>50.0%</b>" in text, "nobody knows the others right"
+
+
 def test_what_is_wrong_with_a_new_prompt_is_shown_at_its_field(room: Room, client: Client) -> None:
     address = reverse("training:prompt_stage", args=["acme"])
     chosen = {"version": str(room.base), "task_set": str(room.task_set), "samples": "2", "validation_share": "0.5"}
@@ -211,6 +237,9 @@ def test_what_is_wrong_with_a_new_prompt_is_shown_at_its_field(room: Room, clien
     assert other.status_code == 422
     assert "has no version 99" in page_of(other)
     assert client.post(address, {**chosen, "seed": "x"}).status_code == 422
+    hosted = Line(room).room.build.version(system_prompt="Hosted.")
+    text = page_of(client.post(address, {**chosen, "seed": "1", "version": str(hosted), "system_prompt": "New."}))
+    assert f"<b>Not taken.</b> base: {hosted} uses a hosted model" in text
     earlier = json.dumps([{"algorithm": "prompt", "draft": "assistant@99", "samples": "2"}])
     broken = sent(client, **filled(room, earlier=earlier))
     assert broken.status_code == 422
