@@ -85,10 +85,13 @@ def _holding(own: Judged, base: Version, stage: PipelineStage | None) -> tuple[J
 
 def unrenewed(run: TrainingRun) -> tuple[Judged, Standing] | None:
     """Return the reward of a later stage whose audit waits to be renewed on outputs of the version that the stage began
-    with; None where it was, or an approver answers for it. What was overridden for the pipeline's base needs none."""
+    with; None where it was, or an approver answers for it. What was overridden for the pipeline's base needs none. A
+    draft that was not made from the audited version has nothing to renew: its outputs want an audit of their own."""
+    is_lent = run.audit_override is None and moved_from(run) is not None
     for own in judged(run.algorithm, run.base, run.dataset, run.reward_recipe):
         holds = standing(own)
-        is_due = holds.state not in ("overridden", "renewed", "green") and renewable(own) is not None
+        is_open = holds.state not in ("overridden", "renewed", "green")
+        is_due = is_open and (is_lent or renewable(own) is not None)
         if own.version == run.base and (is_due or holds.state == "red"):
             return own, holds
     return None

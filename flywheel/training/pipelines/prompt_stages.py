@@ -186,7 +186,9 @@ def _draft(asked: PromptRequest, base: Version, actor: Actor) -> Version:
     """The version with the new prompt, which is made where only a text is given. Raises Refused."""
     draft, text = asked.draft, asked.system_prompt
     if (draft is None) == (text is None):
-        raise Refused("give the new prompt as a text or as a version that has it, one of the two", field="system_prompt")
+        raise Refused(
+            "give the new prompt as a text or as a version that has it, one of the two", field="system_prompt"
+        )
     if draft is None:
         content = content_of(
             DraftContent(name="", system_prompt=text), base, asked.task_set, Measured(asked.task_set.project)

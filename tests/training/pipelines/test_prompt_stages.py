@@ -15,7 +15,7 @@ from flywheel.core.evidence.statistics.eval_metrics import Row
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task
-from flywheel.evals.models import EvalRun
+from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 from flywheel.evals.runs.submission import RunSettings
 from flywheel.training.datasets.dataset_builder import open_rows
 from flywheel.training.fixes import trial_lifecycle
@@ -25,6 +25,7 @@ from flywheel.training.launch.validation_split import choose_tasks
 from flywheel.training.models import Pipeline, PipelineStage, TrainingRun
 from flywheel.training.pipelines import pipeline_control, pipeline_steps, prompt_stages
 from tests.evals.fake import FakeEngine, carry_out, right, work, wrong
+from tests.training.launch.test_reward_lock import RESULT, rollouts
 from tests.training.pipelines.conftest import Line
 from tests.waiting import PATIENCE_S
 from tests.worker import ROOT, database_url
@@ -318,6 +319,29 @@ def test_reinforcement_after_a_prompt_has_the_audit_of_the_base_and_says_so(line
     assert run.audit_override.version == room.base
     told = reward_lock.kept(run)["words"]
     assert f"this is about outputs of {room.base}, from which {draft} differs in what it is told" in told
+
+
+@pytest.mark.django_db
+def test_outputs_of_a_draft_that_was_not_made_from_what_was_audited_are_audited_too(line: Line) -> None:
+    room = line.room
+    AuditOverride.objects.all().delete()
+    first = RewardAudit.objects.create(
+        project=room.cast.project, run=rollouts(room), seed=1, created_by=line.actor.user
+    )
+    RewardAudit.objects.filter(pk=first.pk).update(is_green=True, finished_at=first.created_at, result=RESULT)
+    draft = room.build.version(weights=room.base.weights, system_prompt="Check the day.")
+    practise: dict[str, Any] = {"algorithm": "grpo", "settings": {"steps": 5}}
+    stages = line.stages({"algorithm": "prompt", "draft": draft}, practise, practise)
+    pipeline, _ = pipeline_control.create(key=uuid.uuid4(), stages=stages, actor=line.actor)
+    for asked in line.evals(pipeline):
+        line.answer(asked)
+    swept(pipeline)
+    line.measure(draft)
+    run = line.run(swept(pipeline))
+    assert (run.base, run.reward_audit, draft.parent) == (draft, first, None)
+    line.end(run)
+    assert swept(pipeline).state == Pipeline.State.STOPPED
+    assert f"the reward audit waits to be renewed on outputs of {draft}" in pipeline.problem
 
 
 def test_an_attempt_without_a_score_is_neither_solved_nor_readable_nor_safe() -> None:
