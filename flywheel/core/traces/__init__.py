@@ -103,6 +103,8 @@ class Step:
     cost_usd: float | None = None
     priced_by: str = ""
     """Whose price the cost was derived by (`call_prices.Price.origin`); empty where the sender stated it."""
+    answered_by: str = ""
+    """The version that answered, as `agent@3:digest`, where the gateway sent the call there. No sender can state it."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """What training needs to score exactly what was sampled, only the keys that the source gave: `prompt_token_ids` and
     `token_ids` (lists of int), `logprobs` (floats, one a token), `mask` (0 or 1, one a token), `params` (the settings:

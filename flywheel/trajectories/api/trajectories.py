@@ -99,6 +99,13 @@ class TrajectoryOut(Schema):
         return row.agent.name if row.agent else row.agent_name
 
 
+class AnsweredByOut(Schema):
+    version: str
+    """`agent@3`."""
+    digest: str
+    """SHA-256 of the version's content."""
+
+
 class StepOut(Schema):
     span_id: str
     parent_id: str
@@ -126,6 +133,8 @@ class StepOut(Schema):
     priced_by: str
     """The price that the cost was derived from: `version:KEY`, `table:ID` or `list:MODEL@DATE`; empty if the cost was
     reported."""
+    answered_by: AnsweredByOut | None
+    """The version that answered a call through the gateway. Senders cannot report it."""
     sampling: dict[str, Any]
     """Data for training on exactly what was sampled: token ids, log-probabilities, masks, parameters."""
     raw: dict[str, Any]
@@ -135,6 +144,8 @@ class StepOut(Schema):
 class TrajectoryWithSteps(TrajectoryOut):
     tools: list[dict[str, Any]]
     interventions: list[dict[str, Any]]
+    answered_by: list[AnsweredByOut]
+    """Versions that answered its calls through the gateway; `version` is what the sender reports."""
     metadata: dict[str, Any]
     attributes: list[str]
     """Attributes that have no field of their own, as `key=value`; `attr.key:value` finds them."""
@@ -284,4 +295,4 @@ def list_batches(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any
 def _step(row: Step) -> dict[str, Any]:
     step = step_of(row)
     said = {name: [message.to_json() for message in getattr(step, name)] for name in ("input", "output")}
-    return {item.name: getattr(step, item.name) for item in fields(step)} | said
+    return {item.name: getattr(step, item.name) for item in fields(step)} | said | {"answered_by": row.answerer}

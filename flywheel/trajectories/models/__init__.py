@@ -8,12 +8,12 @@ from flywheel.trajectories.models.lists import Item, Taste, View
 from flywheel.trajectories.models.metrics import MetricsDay, MetricsStale
 from flywheel.trajectories.models.reported_versions import ReportedVersion
 from flywheel.trajectories.models.steps import Blob, Event, Json, ModelCall, Step
-from flywheel.trajectories.models.trajectory import Label, Outcome, Source, Trajectory
+from flywheel.trajectories.models.trajectory import AnsweredBy, Label, Outcome, Source, Trajectory
 from flywheel.trajectories.models.words import Words
 
 __all__ = [
-    "Attempt", "Batch", "Blob", "Body", "Bulk", "BulkEvent", "BulkKeys", "Comment", "Event", "Feedback", "Import",
-    "ImportEvent", "Item", "Json", "Label", "Mention", "MetricsDay", "MetricsStale", "ModelCall", "Outcome",
+    "AnsweredBy", "Attempt", "Batch", "Blob", "Body", "Bulk", "BulkEvent", "BulkKeys", "Comment", "Event", "Feedback",
+    "Import", "ImportEvent", "Item", "Json", "Label", "Mention", "MetricsDay", "MetricsStale", "ModelCall", "Outcome",
     "Quarantined", "ReportedVersion", "Reread", "RereadEvent", "Retention", "Source", "Step", "Taste", "Trajectory",
     "View", "Words",
 ]  # fmt: skip

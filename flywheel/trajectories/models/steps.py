@@ -10,7 +10,7 @@ from django.utils import timezone
 from psycopg.types.json import Json as Psycopg
 
 from flywheel.accounts.models import Project
-from flywheel.trajectories.models.trajectory import Trajectory
+from flywheel.trajectories.models.trajectory import AnsweredBy, Trajectory
 
 
 class Json(models.Field):  # type: ignore[type-arg]
@@ -59,6 +59,8 @@ class Step(models.Model):
     cost_usd = models.FloatField(null=True, blank=True)
     priced_by = models.CharField(max_length=300, null=True, blank=True)  # noqa: DJ001 takes no room where it is empty
     """Whose price the cost was derived by (`call_prices.Price.origin`); empty where the sender stated it."""
+    answered_by = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001 takes no room where it is empty
+    """The version that answered a model call and its digest, as `core.traces.Step` has them: only the gateway knows."""
     is_span = models.BooleanField(default=False)
     body = Json(default=dict)
     """A span as it came (`otlp_traces.to_json`), or the content of a step that another format has mapped
@@ -88,6 +90,10 @@ class Step(models.Model):
         if self.started_at is None or self.ended_at is None:
             return None
         return (self.ended_at - self.started_at).total_seconds() * 1000
+
+    @property
+    def answerer(self) -> AnsweredBy | None:
+        return AnsweredBy.of(self.answered_by)
 
     @property
     def raw(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ here so that the list never joins.
 """
 
 from enum import nonmember
+from typing import NamedTuple
 
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex, GinIndex
@@ -40,6 +41,25 @@ class Label(models.TextChoices):
     PASS = "pass"  # noqa: S105
 
 
+class AnsweredBy(NamedTuple):
+    """A version that answered model calls through the gateway, which knows it from nobody else."""
+
+    agent: str
+    number: str
+    digest: str
+
+    @classmethod
+    def of(cls, text: str | None) -> "AnsweredBy | None":
+        """Read `agent@3:digest`; None where nothing is said."""
+        version, _, digest = (text or "").rpartition(":")
+        agent, _, number = version.rpartition("@")
+        return cls(agent, number, digest) if agent else None
+
+    @property
+    def version(self) -> str:
+        return f"{self.agent}@{self.number}"
+
+
 _LISTED = [
     "source", "outcome", "version", "agent", "agent_name", "version_label", "environment", "proposed_bucket",
     "proposed_score", "label", "label_bucket", "latency_ms", "cost_usd", "tokens_in", "tokens_out", "step_count",
@@ -50,6 +70,9 @@ _LISTED = [
 
 class Trajectory(models.Model):
     """A complete agent episode."""
+
+    ANSWERED_BY = "answered_by"
+    """In `claims`: the versions that answered its model calls, as `core.traces.Step.answered_by` has them."""
 
     # Foreign keys on the path of ingest have no index of their own where another one begins with them.
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="trajectories", db_index=False)
@@ -214,6 +237,11 @@ class Trajectory(models.Model):
     def bucket(self) -> str:
         """The one that a person chose, or else the one that is proposed."""
         return self.label_bucket if self.label else self.proposed_bucket
+
+    @property
+    def answered_by(self) -> list[AnsweredBy]:
+        """The versions that answered its calls through the gateway, whatever anybody reports."""
+        return [found for text in self.claims.get(self.ANSWERED_BY, ()) if (found := AnsweredBy.of(text))]
 
     @property
     def tokens(self) -> int | None:

@@ -205,6 +205,7 @@ def step_of(row: Step) -> traces.Step:
         tokens_cached=row.tokens_cached,
         cost_usd=row.cost_usd,
         priced_by=row.priced_by or "",
+        answered_by=row.answered_by or "",
         sampling=body.get("sampling", {}),
         raw=body.get("raw", {}),
     )

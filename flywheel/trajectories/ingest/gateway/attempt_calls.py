@@ -72,6 +72,7 @@ def _look_up(public: str, hashed: str, model: str) -> Route:
             f"no server answers for {version}: name one in its endpoint (base_url and model), or set the project's "
             "upstream under Settings › Gateway",
             code="no_upstream",
+            headers=routing.headers_of(str(version), version.digest),
         )
     variable, name = server.get("api_key_env", ""), endpoint.get("model", "")
     return Route(
@@ -82,6 +83,7 @@ def _look_up(public: str, hashed: str, model: str) -> Route:
         model=name,
         agent=version.agent.name,
         version=str(version.number),
+        digest=version.digest,
         defaults=routing.defaults_of(version) | key.sampling,
         price=price_of(project.pk, name or model, endpoint, f"version:{version.pk}"),
         attempt=key.pk,

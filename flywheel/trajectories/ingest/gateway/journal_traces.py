@@ -128,6 +128,7 @@ def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
         tokens_cached=tokens_cached,
         cost_usd=cost_usd,
         priced_by=price.origin if price and cost_usd is not None else "",
+        answered_by=_text(head.get("answered_by")),
         sampling=_sampling(request, completion, first),
         raw=_raw(seen, request, answer),
     )
@@ -179,6 +180,10 @@ def _raw(seen: Seen, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
         "request_id": seen.headers.get("x-request-id", ""),
         "ended": (seen.end or {"how": "killed"}).get("how"),
     }
+    # What the gateway knows of who answered, and what its caller says of it.
+    version, _, digest = _text(seen.head.get("answered_by")).rpartition(":")
+    known = {"version": version, "digest": digest, "claimed": seen.head.get("claimed")}
+    facts |= {key: value for key, value in known.items() if value}
     if answer.first_token is not None:
         facts["first_token_ms"] = round((answer.first_token - seen.head["started"]) * 1000, 1)
     raw: dict[str, Any] = {"gateway": facts, "request": kept}

@@ -64,29 +64,41 @@ def _door(*methods: str) -> Callable[[Callable[[HttpRequest], HttpResponseBase]]
         @csrf_exempt
         @functools.wraps(view)
         def call(request: HttpRequest) -> HttpResponseBase:
-            try:
+            def answer() -> HttpResponseBase:
                 if request.method not in methods:
                     raise Refused(405, f"{request.path} takes {' and '.join(methods)}", code="method_not_allowed")
                 if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
                     raise Refused(400, "an address with a NUL names nothing")
                 return view(request)
-            except Refused as refused:
-                return _error(refused)
-            except KeyRefused as refused:
-                code = "invalid_api_key" if refused.status == 401 else "insufficient_permissions"
-                return _error(Refused(refused.status, str(refused), code=code))
-            except NoRoute as missing:
-                return _error(Refused(missing.status, str(missing), code=missing.code))
-            except Error:
-                log.exception("a gateway call could not be checked")
-                return _error(
-                    Refused(503, "Flywheel's database is away; try again", type="server_error", code="database_away")
-                )
+
+            return _refusing(answer)
 
         call.permission = f"key:{Scope.GATEWAY.value}"  # type: ignore[attr-defined]
         return cast(Declared, call)
 
     return decorate
+
+
+def _refusing(answer: Callable[[], HttpResponseBase]) -> HttpResponseBase:
+    """The answer, or why there is none, in OpenAI's words."""
+    try:
+        return answer()
+    except Refused as refused:
+        return _error(refused)
+    except KeyRefused as refused:
+        code = "invalid_api_key" if refused.status == 401 else "insufficient_permissions"
+        return _error(Refused(refused.status, str(refused), code=code))
+    except NoRoute as missing:
+        return _with(missing.headers, _error(Refused(missing.status, str(missing), code=missing.code)))
+    except Error:
+        log.exception("a gateway call could not be checked")
+        return _error(Refused(503, "Flywheel's database is away; try again", type="server_error", code="database_away"))
+
+
+def _with(headers: dict[str, str], response: HttpResponseBase) -> HttpResponseBase:
+    for name, value in headers.items():
+        response[name] = value
+    return response
 
 
 @_door("POST")
@@ -100,6 +112,13 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
     token = bearer(request.headers.get("Authorization", ""))
     is_of_attempt = is_attempts(token)
     route = attempt_calls.route(token, asked["model"]) if is_of_attempt else routing.route(request, asked["model"])
+    return _with(route.headers, _refusing(lambda: _send_on(request, route, asked, body, started)))
+
+
+def _send_on(
+    request: HttpRequest, route: Route, asked: dict[str, Any], body: bytes, started: float
+) -> HttpResponseBase:
+    """Ask the route's server. Raises what `_refusing` tells the caller."""
     key = route.key()
     sent = _sent(route, asked, body)
     if not slots.take():
@@ -111,10 +130,10 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
         )
     journal, is_handed_on = None, False
     try:
-        if is_of_attempt:
+        if route.attempt:
             attempt_calls.begin(route)
         head = _head(request, route, asked, started)
-        is_recorded = is_of_attempt or _is_wanted(request)
+        is_recorded = bool(route.attempt) or _is_wanted(request)
         journal = Journal.begin(head, sent) if is_recorded else Journal()
         headers = {
             **upstream_connection.passed_on(request.headers),
@@ -274,7 +293,8 @@ def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: fl
         trace = hashlib.sha256(f"{route.project_id}\0{session}".encode()).hexdigest()[:32]
     else:
         trace = call
-    agent, _, version = header("Agent").partition("@")
+    claimed = header("Agent")
+    agent, _, version = claimed.partition("@")
     return {
         "id": call,
         "project": route.project_id,
@@ -285,6 +305,8 @@ def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: fl
         "session": session,
         "agent": route.agent or agent,
         "version": route.version or (version if not route.agent else ""),
+        "claimed": claimed,
+        "answered_by": route.answered_by,
         "user": header("User-Id"),
         "environment": header("Environment"),
         "outcome": header("Outcome").lower(),

@@ -50,9 +50,11 @@ AWAY = OperationalError, InterfaceError, InternalError
 class NoRoute(Exception):
     """No server answers for this model; the message says what to do. `status` and `code` are as OpenAI has them."""
 
-    def __init__(self, message: str, *, code: str, status: int = 400) -> None:
+    def __init__(self, message: str, *, code: str, status: int = 400, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
         self.code, self.status = code, status
+        self.headers = headers or {}
+        """Which version would have answered, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Route:
     """The name that the server knows, where it is not the caller's."""
     agent: str = ""
     version: str = ""
+    digest: str = ""
+    """Of the version that answers. Agent, version and digest are empty where the upstream answers."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """What the live version says where the caller says nothing."""
     price: Price | None = None
@@ -80,11 +84,25 @@ class Route:
     def host(self) -> str:
         return host_of(self.base_url)
 
+    @property
+    def answered_by(self) -> str:
+        """The version that answers, as `agent@3:digest`; empty where the upstream does."""
+        return f"{self.agent}@{self.version}:{self.digest}" if self.version else ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The same as headers of the answer."""
+        return headers_of(f"{self.agent}@{self.version}", self.digest) if self.version else {}
+
     def key(self) -> str:
         """The key for the server. Raises NoRoute where there is none, or none that it may be sent."""
         if self.problem:
             raise NoRoute(self.problem, code="upstream_key_missing", status=503)
         return self.secret
+
+
+def headers_of(version: str, digest: str) -> dict[str, str]:
+    return {"X-Flywheel-Version": version, "X-Flywheel-Digest": digest}
 
 
 def keyed(route: Route) -> Route:
@@ -232,11 +250,13 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
             f"the agent {name!r} has no live version; promote one under Promotions", code="model_not_found", status=404
         )
     version, endpoint = agent.live, _server_of(agent.live, agent.served)
+    headers = headers_of(f"{name}@{version.number}", version.digest)
     if not endpoint and version.is_program:
         raise NoRoute(
             f"{name}@{version.number} is live, but names no server for its model; call the model by its own name, or "
             "make a version whose endpoint has base_url and model",
             code="version_not_served",
+            headers=headers,
         )
     if not endpoint:
         raise NoRoute(
@@ -245,6 +265,7 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
             f"vLLM (make serve VERSION={name}@{version.number}), or make a version with the "
             'endpoint {"kind": "openai", "base_url", "model"}, evaluate it and promote it',
             code="version_not_served",
+            headers=headers,
         )
     variable = endpoint.get("api_key_env", "")
     return Route(
@@ -255,6 +276,7 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
         model=endpoint["model"],
         agent=name,
         version=str(version.number),
+        digest=version.digest,
         defaults=defaults_of(version),
         price=price_of(project.pk, endpoint["model"], endpoint, f"version:{version.pk}"),
     )

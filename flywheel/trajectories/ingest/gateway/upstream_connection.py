@@ -38,6 +38,8 @@ KEPT_BACK = HOP_BY_HOP | {
     "permissions-policy", "cross-origin-resource-policy", "access-control-allow-origin",
 }  # fmt: skip
 """Headers of the upstream that the caller does not see: they speak of another server."""
+OURS = "x-flywheel-"
+"""What the headers begin with by which we say who has answered: an upstream cannot say it for us."""
 
 
 class Unreachable(Exception):
@@ -129,7 +131,7 @@ def passed_back(reply: BaseHTTPResponse) -> dict[str, str]:
     found = {
         name: value
         for name, value in reply.headers.items()
-        if name.lower() not in dropped and value.isprintable() and value.isascii()
+        if name.lower() not in dropped and not name.lower().startswith(OURS) and value.isprintable() and value.isascii()
     }
     if (length := length_of(reply)) is not None:
         found["Content-Length"] = str(length)

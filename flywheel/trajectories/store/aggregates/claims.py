@@ -8,6 +8,7 @@ parts that arrived:
 - outcome: said last holds, and what a person says before what a machine says.
 - each metadata key: said last holds.
 - tools, tool names, tags, attributes, interventions: the union, sorted; of attributes the first (`sent_attributes.py`).
+- versions that answered, which only the gateway says: the union, sorted.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,7 @@ from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.arrivals.incoming_steps import Said
 
 FIRST = ("agent", "session_id", "user_id", "environment")
+ANSWERED_BY = Trajectory.ANSWERED_BY
 JUDGED = "judged"
 """In `Trajectory.claims`: the outcome by a person's word."""
 COLUMNS = {"agent": "agent_name"}
@@ -128,6 +130,7 @@ def _merge_unions(row: Trajectory, parts: Iterable[Said]) -> None:
     interventions = list(row.interventions)
     tools: list[dict[str, Any]] = []
     attributes: set[str] = set()
+    answered_by = set(row.claims.get(ANSWERED_BY, ()))
     merged: Sequence[str] = ()
     for part in parts:
         if part.attributes is not merged:
@@ -135,6 +138,7 @@ def _merge_unions(row: Trajectory, parts: Iterable[Said]) -> None:
             attributes.update(merged)
         if part.tags:
             tags.update(tag[:100] for tag in part.tags if tag)
+        answered_by |= part.answered_by
         if part.tool_names:
             tool_names |= part.tool_names
         if part.interventions:
@@ -142,6 +146,8 @@ def _merge_unions(row: Trajectory, parts: Iterable[Said]) -> None:
         if part.tools and part.tools is not tools:
             tools = part.tools
             row.tools = _union([*row.tools, *tools], lambda tool: str(tool.get("name", "")))
+    if answered_by:
+        row.claims[ANSWERED_BY] = sorted(answered_by)
     # What a person said of a tag (`bulk_actions.py`) holds over what parts say.
     for tag, holds in row.claims.get("by_hand", {}).items():
         tags = tags | {tag} if holds else tags - {tag}

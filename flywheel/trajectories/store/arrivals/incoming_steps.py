@@ -68,6 +68,8 @@ class Said:
     tools: list[dict[str, Any]] = field(default_factory=list)
     tool_names: set[str] = field(default_factory=set)
     interventions: list[traces.Intervention] = field(default_factory=list)
+    answered_by: set[str] = field(default_factory=set)
+    """Versions that answered its model calls, as `core.traces.Step` has them."""
     judgments: list[Judgment] = field(default_factory=list)
     """Feedback that is kept apart from the steps (`attachments.py`)."""
     is_person: bool = False
@@ -105,6 +107,8 @@ class Arrival:
     digest: bytes
     priced_by: str = ""
     """Whose price the cost was derived by, which is not its content; empty where the sender stated it."""
+    answered_by: str = ""
+    """As in `core.traces.Step`."""
     position: int = 0
     stretch: Stretch | None = None
     """Of a model call that came as a trace of its own: what it continues, and what continues it."""
@@ -285,6 +289,7 @@ def part(trace: traces.Trace) -> tuple[list[Arrival], Said]:
         call, scope = trace.steps[0], [trace.thread, said.agent, said.user_id]
         has_failed = call.status == "error"
         arrivals[0].stretch = stretch_of(scope, call.input, call.output, has_failed=has_failed, is_shared=False)
+    said.answered_by = {step.answered_by for step in trace.steps if step.answered_by}
     for step in trace.steps:
         said.tool_names |= {text(step.tool_name)[:200]} - {""}
         if step.kind in ("assistant", "agent"):
@@ -337,6 +342,7 @@ def _step(step: traces.Step, place: int) -> Arrival:
         size=0,
         digest=b"",
         priced_by=step.priced_by,
+        answered_by=step.answered_by,
     )
     stated = None if step.priced_by else step.cost_usd
     whole = canonical([*_columns(arrival), stated, body])
