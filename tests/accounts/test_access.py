@@ -158,7 +158,7 @@ PAGES = {
 CALLS = {
     Scope.INGEST: "import_trajectories give_feedback",
     Scope.READ: """
-        list_agents get_agent list_versions get_version propose_version list_version_changes
+        list_agents get_agent get_live_version list_versions get_version propose_version list_version_changes
         list_version_downloads download_version get_fetched_version
         list_trajectories get_trajectory export_trajectories list_feedback list_batches
         get_trajectory_outline search_trajectory get_trajectory_totals

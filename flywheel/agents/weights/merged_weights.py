@@ -16,7 +16,8 @@ from flywheel.edge.refusals import Missing, Refused, check_choice
 
 NAMESPACE = uuid.UUID("5b8a8a56-7a0f-4f2c-8f36-1f6d1f2f6c1b")
 """Of the idempotency keys, which are made of what is merged."""
-_PARTS = {MergedWeights.Dtype.BASE: "merged", MergedWeights.Dtype.FLOAT32: "merged-float32"}
+PARTS = {MergedWeights.Dtype.BASE: "merged", MergedWeights.Dtype.FLOAT32: "merged-float32"}
+"""The name of what is merged, by its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def parts_of(version: Version) -> list[Part]:
     if not is_mergeable(version):
         return found
     jobs = {job.dtype: job for job in _merges(version)}
-    for dtype, name in _PARTS.items():
+    for dtype, name in PARTS.items():
         job = jobs.get(dtype)
         label = f"Weights and adapter merged, {MergedWeights.Dtype(dtype).label}"
         found.append(Part(name, label, job.artifact if job else None, dtype, job))
