@@ -57,6 +57,7 @@ ingest_urls: list[URLPattern | URLResolver] = [
 # /gateway/v1/: OpenAI's own paths
 gateway_urls: list[URLPattern | URLResolver] = [
     path("chat/completions", openai_endpoints.chat_completions, name="chat_completions"),
+    path("responses", openai_endpoints.responses, name="responses"),
     path("models", openai_endpoints.models, name="models"),
 ]
 

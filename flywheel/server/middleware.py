@@ -42,7 +42,10 @@ def security_headers(get_response: Callable[[HttpRequest], HttpResponse]) -> Cal
     return middleware
 
 
-PROGRAMS = ("/v1/traces", "/v1/logs", "/v1/metrics", "/gateway/v1/chat/completions", "/gateway/v1/models")
+PROGRAMS = (
+    *("/v1/traces", "/v1/logs", "/v1/metrics"),
+    *("/gateway/v1/chat/completions", "/gateway/v1/responses", "/gateway/v1/models"),
+)
 """What telemetry and model calls are sent to, thousands of times a minute. Each carries its own key."""
 
 

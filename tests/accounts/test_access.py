@@ -56,7 +56,7 @@ PAGES = {
     ANYONE: "accounts:login accounts:logout accounts:demo healthz readyz",
     SIGNED_IN: "home accounts:profile accounts:demo_switch help:index help:glossary help:guide help:design help:image",
     "key:ingest": "ingest:traces ingest:logs ingest:metrics",
-    "key:gateway": "gateway:chat_completions gateway:models",
+    "key:gateway": "gateway:chat_completions gateway:responses gateway:models",
     "key:attempt": "attempts:tools attempts:tool attempts:mcp attempts:lease attempts:result",
     Permission.VIEW: """
         overview:index overview:scene overview:find

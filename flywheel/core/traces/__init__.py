@@ -163,6 +163,10 @@ class Trace:
     thread: str = ""
     """Where a single model call came from whose sender said nothing of the episode that it belongs to: within one
     thread, calls that continue each other are one trajectory (`stretches.py`). Empty for everything else."""
+    answer_id: str = ""
+    """What the server of a single model call names its answer, by which a later call may say that it goes on there."""
+    follows: str = ""
+    """Such a name, of the answer from which a single model call goes on, whose sender said no more of the episode."""
 
     def conversation(self) -> list[Message]:
         """Every message once, in order, however often model calls repeated their history."""

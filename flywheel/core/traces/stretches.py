@@ -13,7 +13,7 @@ carry the time of day and change with a release in the middle of a conversation.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -38,6 +38,13 @@ class Stretch:
     is_shared: bool
     """Whether several calls may go on from one point. They may where the sender has named the session. Else two
     conversations that begin word for word alike could not be told apart, and each point is continued once."""
+    named: UUID | None = None
+    """The point that it reaches by the name of its answer, whatever its content is; of it, several calls may go on."""
+
+    @property
+    def gates(self) -> tuple[UUID, ...]:
+        """Points such that of any two calls that can be joined, both have one."""
+        return (self.opening,) if self.named is None else (self.opening, self.named)
 
     def continues(self, earlier: "Stretch") -> bool:
         return earlier.reaches in self.passes
@@ -71,6 +78,22 @@ def stretch_of(
             reaches = _point(state)
     passes = tuple(dict.fromkeys([whole, *reversed(ends[-RECENT:])]))
     return Stretch(opening, passes, reaches, has_failed, is_shared)
+
+
+def following(name: str) -> Stretch:
+    """The stretch of a call that names the answer from which it goes on, and repeats nothing of the history."""
+    point = _named(name)
+    return Stretch(point, (point,), None, has_failed=False, is_shared=True)
+
+
+def answering(stretch: Stretch | None, name: str) -> Stretch:
+    """The stretch of a call whose answer has this name."""
+    point = _named(name)
+    return replace(stretch or Stretch(point, (), None, has_failed=False, is_shared=True), named=point)
+
+
+def _named(name: str) -> UUID:
+    return _point(hashlib.sha256(b"named\0" + name.encode(errors="replace")))
 
 
 def _turns(messages: Iterable[Message]) -> Iterator[tuple[bool, bytes]]:

@@ -70,7 +70,7 @@ def get_live_version(request: HttpRequest, response: HttpResponse, name: str) ->
         since=Subquery(_SINCE),
         merged=ArraySubquery(_MERGED.values(part=JSONObject(dtype="dtype", digest="artifact__digest"))),
     )
-    agent = one(rows, name=name)
+    agent: Any = one(rows, name=name)
     said = {
         "agent": agent.name,
         "version": str(agent.live) if agent.live else None,

@@ -103,7 +103,9 @@ class Step(models.Model):
 
 
 class ModelCall(models.Model):
-    """A model call that came as a trace of its own: in which trajectory it is, and what can be joined to it."""
+    """A model call that came as a trace of its own: in which trajectory it is, and what can be joined to it.
+
+    A call whose answer has a name has a second row for it (`continuations.ANSWER`)."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
     trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="model_calls")

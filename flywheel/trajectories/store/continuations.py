@@ -29,6 +29,8 @@ _GATE_CLASS = 0x73_74_69
 """Of PostgreSQL's advisory locks."""
 CANDIDATES = 4
 """Calls that are looked at for one point, the newest first; one is enough but where conversations begin alike."""
+ANSWER = ".answer"
+"""What the id of a call's second row ends with, which says how its answer is named."""
 LARGEST = 2_000
 """Steps of a trajectory that is taken into another; a larger one stays apart."""
 
@@ -73,7 +75,7 @@ def join(project: Project, came: Mapping[str, Sequence[Arrival]], names: Collect
     calls = [(trace, step, step.stretch) for trace, steps in came.items() for step in steps if step.stretch is not None]
     if not calls:
         return Joined(_apart(trajectory_rows.homes_of(project.pk, names)))
-    _through_gates(project, [stretch.opening for _, _, stretch in calls])
+    _through_gates(project, [point for _, _, stretch in calls for point in stretch.gates])
     search = _Search(project, trajectory_rows.homes_of(project.pk, names))
     known = _stored_calls(project, [(trace, step.span_id) for trace, step, _ in calls])
     fresh = [call for call in calls if (call[0], call[1].span_id) not in known]
@@ -104,7 +106,7 @@ class _Search:
     def look_up(self, traces: Collection[str], stretches: Sequence[Stretch]) -> None:
         """Read the stored calls that these may continue, or be continued by."""
         passed = sorted({str(point) for stretch in stretches for point in stretch.passes})
-        reached = sorted({str(stretch.reaches) for stretch in stretches if stretch.reaches})
+        reached = sorted({str(point) for stretch in stretches for point in (stretch.reaches, stretch.named) if point})
         rows = planned(NEIGHBOURS, [passed, self.project.pk, reached, self.project.pk])
         found = {row[0]: row for row in rows}
         for key, home, trace, span, reaches, points in (found[key] for key in sorted(found)):
@@ -141,6 +143,8 @@ class _Search:
         if not stretch.is_shared:
             _close(before, new, after)
         self._index(new)
+        if stretch.named:
+            self._index(_Call(home, trace, f"{span_id}{ANSWER}", stretch.named, []))
 
     def _before(self, stretch: Stretch, home: str | None) -> _Call | None:
         """The call that it continues, at the latest point; of several, the newest."""
@@ -149,8 +153,9 @@ class _Search:
 
     def _after(self, stretch: Stretch) -> _Call | None:
         """A call that continues it and came before it."""
-        found = reversed(self._passing.get(stretch.reaches, ())) if stretch.reaches else ()
-        return next((call for call in found if stretch.reaches in call.passes), None)
+        points = [point for point in (stretch.reaches, stretch.named) if point]
+        found = ((point, call) for point in points for call in reversed(self._passing.get(point, ())))
+        return next((call for point, call in found if point in call.passes), None)
 
     def _gives_way(self, trace: str) -> bool:
         """Whether what is stored under this id may become part of another trajectory."""
@@ -230,9 +235,9 @@ ON call.project_id = %s AND call.trace_id = asked.trace_id AND call.span_id = as
 """
 
 
-def _through_gates(project: Project, openings: Iterable[UUID]) -> None:
+def _through_gates(project: Project, points: Iterable[UUID]) -> None:
     """Let the calls of one conversation pass one after the other, until this transaction ends."""
-    gates = sorted({(project.pk * GATES + opening.int % GATES) % 2**31 for opening in openings})
+    gates = sorted({(project.pk * GATES + point.int % GATES) % 2**31 for point in points})
     planned(_THROUGH, [_GATE_CLASS, gates])
 
 

@@ -87,9 +87,7 @@ def test_a_move_and_the_way_back_change_the_answer(
     assert [tag.split("-")[0] for tag in tags] == ['"1', '"2', '"3']
 
 
-def test_it_is_one_query(
-    version: Version, client: Client, key: Keys, django_assert_num_queries: Any
-) -> None:
+def test_it_is_one_query(version: Version, client: Client, key: Keys, django_assert_num_queries: Any) -> None:
     read = key("read")
     assert client.get("/api/v1/agents/nobody/live", headers=read).status_code == 404
     with django_assert_num_queries(1):

@@ -18,7 +18,7 @@ from flywheel.core.traces import Step
 from flywheel.system.sql import planned
 from flywheel.trajectories.formats.values.hostile_json import plain
 from flywheel.trajectories.ingest.gateway import journal_traces, routing
-from flywheel.trajectories.ingest.gateway.journal_traces import Seen
+from flywheel.trajectories.ingest.gateway.journal_contents import Seen
 from flywheel.trajectories.ingest.gateway.routing import NoRoute, Route
 
 REMEMBERED = 1000

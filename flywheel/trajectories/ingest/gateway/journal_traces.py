@@ -1,115 +1,64 @@
 """A journal as part of a trajectory: one model call, one step. Total: whatever the upstream said, there is a step."""
 
-import contextlib
-import json
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from flywheel.core.traces import Step, Trace
 from flywheel.core.traces.call_prices import Price
 from flywheel.trajectories.formats.messages import message_shapes
-from flywheel.trajectories.formats.values.hostile_json import as_dict, as_list
-from flywheel.trajectories.ingest.gateway.journal import ANSWER_MAX, CHUNK, END, HEAD, REQUEST, RESPONSE, Frame, frames
+from flywheel.trajectories.formats.values.hostile_json import as_dict
+from flywheel.trajectories.ingest.gateway import responses_answers
+from flywheel.trajectories.ingest.gateway.journal import Frame
+from flywheel.trajectories.ingest.gateway.journal_contents import (
+    NOT_PARAMETERS,
+    Answer,
+    Seen,
+    Told,
+    count,
+    events,
+    json_object,
+    reason,
+    rows,
+    text,
+)
 
-NOT_PARAMETERS = frozenset({"model", "messages", "tools", "functions", "stream", "stream_options", "user", "metadata"})
-"""Keys of a request that say something else than how to sample."""
 SHOWN = 20_000
 """Characters that are kept of an answer which cannot be read."""
 
 
-@dataclass(slots=True)
-class Seen:
-    """The content of a journal."""
-
-    head: dict[str, Any] = field(default_factory=dict)
-    request: bytes = b""
-    status: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    pieces: list[Frame] = field(default_factory=list)
-    end: dict[str, Any] | None = None
-    ended: float = 0.0
-
-    @property
-    def body(self) -> bytes:
-        body = b"".join(piece.body for piece in self.pieces)
-        if self.headers.get("content-encoding", "").lower() in ("gzip", "deflate"):  # although nobody asked for it
-            with contextlib.suppress(zlib.error):
-                return zlib.decompressobj(47).decompress(body, ANSWER_MAX)
-        return body
-
-
-@dataclass(slots=True)
-class Answer:
-    """An answer in the shape of a chat completion, however it came."""
-
-    completion: dict[str, Any] = field(default_factory=dict)
-    error: str = ""
-    first_token: float | None = None
-    """When the first token came, in seconds since 1970; None where nothing was streamed."""
-    is_whole: bool = False
-    """It said itself that it was complete."""
-    text: str = ""
-    """What could not be read."""
-
-
-def read(content: bytes) -> Seen:
-    """Raises ValueError for what is no journal."""
-    seen = Seen()
-    for frame in frames(content):
-        if frame.kind == HEAD:
-            seen.head = json.loads(frame.body)
-        elif frame.kind == REQUEST:
-            seen.request = frame.body
-        elif frame.kind == RESPONSE:
-            said = json.loads(frame.body)
-            seen.status, seen.headers = said["status"], said["headers"]
-        elif frame.kind == CHUNK:
-            seen.pieces.append(frame)
-        elif frame.kind == END:
-            seen.end = json.loads(frame.body)
-        seen.ended = frame.at
-    if not seen.head.get("id") or not seen.request:
-        raise ValueError("not a journal of a gateway call")
-    return seen
-
-
 def trace_of(seen: Seen) -> Trace:
     """The part of a trajectory that the call is."""
-    head, request = seen.head, _object(seen.request)
+    head, request = seen.head, json_object(seen.request)
     answer = _answer(seen)
     tools = request.get("tools") or request.get("functions")
-    outcome = head.get("outcome")
+    outcome, host = head.get("outcome"), head.get("host", "")
+    is_alone = head["trace"] == head["id"]
     return Trace(
         trace_id=head["trace"],
         steps=[_step(seen, request, answer)],
         agent=head.get("agent", ""),
         version=head.get("version", ""),
         session_id=head.get("session", ""),
-        user_id=head.get("user", "") or _text(request.get("user")),
+        user_id=head.get("user", "") or text(request.get("user")),
         environment=head.get("environment", ""),
         tools=message_shapes.tool_definitions(tools) if isinstance(tools, list) else [],
         outcome=outcome if outcome in ("success", "failed") else None,
-        metadata={**as_dict(request.get("metadata")), "gateway.upstream": head.get("host", "")},
+        metadata={**as_dict(request.get("metadata")), "gateway.upstream": host},
         # Who says nothing of the episode has only the history to tell which one it is.
-        thread=f"gateway {head.get('key')}" if head["trace"] == head["id"] else "",
+        thread=f"gateway {head.get('key')}" if is_alone else "",
+        follows=f"{host} {follows}" if is_alone and (follows := text(head.get("follows"))) else "",
+        answer_id=f"{host} {named}" if seen.is_response and (named := text(answer.completion.get("id"))) else "",
     )
 
 
 def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
-    head, completion = seen.head, answer.completion
+    head = seen.head
     error = _error(seen, answer)
-    choices = [choice for choice in _rows(completion.get("choices")) if isinstance(choice.get("message"), dict)]
-    first = choices[0] if choices else {}
-    spoken = [message_shapes.openai_message({**choice["message"], "role": "assistant"}) for choice in choices]
-    usage = as_dict(completion.get("usage"))
-    tokens_in, tokens_out = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    tokens_cached = _count(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
-    model = _text(completion.get("model")) or _text(request.get("model"))
+    told = (responses_answers.told if seen.is_response else _told)(request, answer)
+    model = text(answer.completion.get("model")) or text(request.get("model"))
     price = Price.from_json(head["price"]) if head.get("price") else None
-    cost_usd = price.cost(tokens_in, tokens_out, tokens_cached) if price else None
+    cost_usd = price.cost(told.tokens_in, told.tokens_out, told.tokens_cached) if price else None
     return Step(
         span_id=head["id"][:16],
         parent_id=head.get("parent", ""),
@@ -120,17 +69,36 @@ def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
         status="error" if error else "ok",
         error=error,
         model=model,
-        input=[message_shapes.openai_message(message) for message in _rows(request.get("messages"))],
-        output=[message for message in spoken if message.content or message.tool_calls or message.reasoning],
-        finish_reason=_text(first.get("finish_reason")),
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        tokens_cached=tokens_cached,
+        input=told.input,
+        output=[message for message in told.output if message.content or message.tool_calls or message.reasoning],
+        finish_reason=told.finish_reason,
+        tokens_in=told.tokens_in,
+        tokens_out=told.tokens_out,
+        tokens_cached=told.tokens_cached,
         cost_usd=cost_usd,
         priced_by=price.origin if price and cost_usd is not None else "",
-        answered_by=_text(head.get("answered_by")),
+        answered_by=text(head.get("answered_by")),
+        sampling=told.sampling,
+        raw=_raw(seen, told, answer),
+    )
+
+
+def _told(request: dict[str, Any], answer: Answer) -> Told:
+    completion = answer.completion
+    choices = [choice for choice in rows(completion.get("choices")) if isinstance(choice.get("message"), dict)]
+    first = choices[0] if choices else {}
+    usage = as_dict(completion.get("usage"))
+    is_plain = all(isinstance(row.get("content"), str | None) for row in rows(request.get("messages")))
+    return Told(
+        input=[message_shapes.openai_message(message) for message in rows(request.get("messages"))],
+        output=[message_shapes.openai_message({**choice["message"], "role": "assistant"}) for choice in choices],
+        finish_reason=text(first.get("finish_reason")),
+        tokens_in=count(usage.get("prompt_tokens")),
+        tokens_out=count(usage.get("completion_tokens")),
+        tokens_cached=count(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
         sampling=_sampling(request, completion, first),
-        raw=_raw(seen, request, answer),
+        # Messages are repeated only where reading them left something out.
+        kept={key: value for key, value in request.items() if key != "messages" or not is_plain},
     )
 
 
@@ -143,11 +111,11 @@ def _error(seen: Seen, answer: Answer) -> str:
     if end.get("how") == "left" and answer.is_whole:
         return ""  # the caller had all it wanted, and hung up before the connection's own end
     if end.get("error"):
-        return _text(end["error"])
+        return text(end["error"])
     if seen.end is None and not answer.is_whole:
         return "cut off: the gateway's process ended while the answer was on its way"
     if not answer.completion:
-        return "the upstream's answer is not a chat completion"
+        return f"the upstream's answer is not a {'response' if seen.is_response else 'chat completion'}"
     return ""
 
 
@@ -158,9 +126,9 @@ def _sampling(request: Mapping[str, Any], completion: Mapping[str, Any], choice:
         ("prompt_token_ids", completion.get("prompt_token_ids") or choice.get("prompt_token_ids")),
         ("token_ids", choice.get("token_ids")),
     ):
-        if isinstance(value, list) and value and all(_count(item) is not None for item in value):
+        if isinstance(value, list) and value and all(count(item) is not None for item in value):
             found[key] = value
-    tokens = _rows(as_dict(choice.get("logprobs")).get("content"))
+    tokens = rows(as_dict(choice.get("logprobs")).get("content"))
     logprobs = [token.get("logprob") for token in tokens]
     if logprobs and all(isinstance(value, int | float) and not isinstance(value, bool) for value in logprobs):
         found["logprobs"] = [float(value) for value in logprobs if value is not None]
@@ -169,10 +137,8 @@ def _sampling(request: Mapping[str, Any], completion: Mapping[str, Any], choice:
     return found
 
 
-def _raw(seen: Seen, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
-    """Return all that the step's own fields lack. Messages are repeated only where reading them left something out."""
-    plain = all(isinstance(row.get("content"), str | None) for row in _rows(request.get("messages")))
-    kept = {key: value for key, value in request.items() if key != "messages" or not plain}
+def _raw(seen: Seen, told: Told, answer: Answer) -> dict[str, Any]:
+    """Return all that the step's own fields lack."""
     facts: dict[str, Any] = {
         "upstream": seen.head.get("host", ""),
         "status": seen.status,
@@ -181,12 +147,12 @@ def _raw(seen: Seen, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
         "ended": (seen.end or {"how": "killed"}).get("how"),
     }
     # What the gateway knows of who answered, and what its caller says of it.
-    version, _, digest = _text(seen.head.get("answered_by")).rpartition(":")
+    version, _, digest = text(seen.head.get("answered_by")).rpartition(":")
     known = {"version": version, "digest": digest, "claimed": seen.head.get("claimed")}
     facts |= {key: value for key, value in known.items() if value}
     if answer.first_token is not None:
         facts["first_token_ms"] = round((answer.first_token - seen.head["started"]) * 1000, 1)
-    raw: dict[str, Any] = {"gateway": facts, "request": kept}
+    raw: dict[str, Any] = {"gateway": facts, "request": told.kept}
     if answer.completion:
         raw["response"] = answer.completion
     if answer.text:
@@ -200,14 +166,14 @@ def _raw(seen: Seen, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
 def _answer(seen: Seen) -> Answer:
     body = seen.body
     kind = seen.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "text/event-stream" or (not kind and body[:5] == b"data:"):
-        return _streamed(seen.pieces)
-    value = _object(body)
-    error = _reason(value.get("error"))
+    if kind == "text/event-stream" or (not kind and body.startswith((b"data:", b"event:"))):
+        return responses_answers.streamed(seen.pieces) if seen.is_response else _streamed(seen.pieces)
+    value = json_object(body)
+    error = reason(value.get("error"))
     if seen.status is not None and seen.status >= 400:
-        shown = error or _reason(value.get("detail")) or body[:500].decode(errors="replace")
+        shown = error or reason(value.get("detail")) or body[:500].decode(errors="replace")
         return Answer(error=shown, completion=value, is_whole=True)
-    if isinstance(value.get("choices"), list) or error:
+    if isinstance(value.get("output" if seen.is_response else "choices"), list) or error:
         return Answer(completion=value, error=error, is_whole=True)
     return Answer(text=body.decode(errors="replace"))
 
@@ -218,20 +184,20 @@ def _streamed(pieces: Sequence[Frame]) -> Answer:
     whole: dict[str, Any] = {"object": "chat.completion"}
     choices: dict[int, dict[str, Any]] = {}
     unread: list[str] = []
-    for at, data in _events(pieces):
+    for at, data in events(pieces):
         if data.strip() == "[DONE]":
             answer.is_whole = True
             continue
-        event = _object(data.encode())
+        event = json_object(data.encode())
         if not event:
             unread.append(data)
             continue
         if event.get("error"):
-            answer.error = _reason(event["error"])
+            answer.error = reason(event["error"])
         for key, value in event.items():
             if key not in ("choices", "object") and value is not None:
                 whole[key] = value
-        for row in _rows(event.get("choices")):
+        for row in rows(event.get("choices")):
             if _add(choices, row) and answer.first_token is None:
                 answer.first_token = at
     if choices:
@@ -244,13 +210,13 @@ def _streamed(pieces: Sequence[Frame]) -> Answer:
 
 def _add(choices: dict[int, dict[str, Any]], row: dict[str, Any]) -> bool:
     """Add one event's part of one choice. Returns whether it holds something of the answer."""
-    index = _count(row.get("index")) or 0
+    index = count(row.get("index")) or 0
     choice = choices.setdefault(index, {"index": index, "message": {"role": "assistant"}})
     message, delta = choice["message"], as_dict(row.get("delta"))
     spoke = False
     for key, value in delta.items():
         if key == "tool_calls":
-            for part in _rows(value):
+            for part in rows(value):
                 spoke = True
                 _add_call(message.setdefault("tool_calls", []), part)
         elif key == "function_call":
@@ -276,7 +242,7 @@ def _add(choices: dict[int, dict[str, Any]], row: dict[str, Any]) -> bool:
 
 def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
     """Parts of a call come by its index; some servers leave the index out and send each call whole."""
-    index = _count(part.get("index"))
+    index = count(part.get("index"))
     known = next((call for call in calls if call.get("index") == index), None) if index is not None else None
     if known is None:
         known = {"index": len(calls) if index is None else index, "type": "function", "function": {}}
@@ -291,50 +257,3 @@ def _extend(function: dict[str, Any], part: Mapping[str, Any]) -> None:
         function["name"] = part["name"]
     if isinstance(part.get("arguments"), str):
         function["arguments"] = function.get("arguments", "") + part["arguments"]
-
-
-def _events(pieces: Sequence[Frame]) -> Iterator[tuple[float, str]]:
-    """The data of each server-sent event, with the time of its last byte; without what was cut off in the middle."""
-    waiting = b""
-    lines: list[str] = []
-    for piece in pieces:
-        waiting += piece.body
-        *whole, waiting = waiting.replace(b"\r\n", b"\n").split(b"\n")
-        for line in whole:
-            if line.startswith(b"data:"):
-                lines.append(line[5:].removeprefix(b" ").decode(errors="replace"))
-            elif not line.strip() and lines:
-                yield piece.at, "\n".join(lines)
-                lines = []
-    if waiting.startswith(b"data:"):
-        lines.append(waiting[5:].decode(errors="replace"))
-    if lines and pieces and ("\n".join(lines).strip() == "[DONE]" or _object("\n".join(lines).encode())):
-        yield pieces[-1].at, "\n".join(lines)
-
-
-# Small readings
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        return as_dict(json.loads(data))
-    except (ValueError, RecursionError):
-        return {}
-
-
-def _reason(value: Any) -> str:
-    if isinstance(value, dict):
-        return _text(value.get("message")) or json.dumps(value)[:500]
-    return _text(value)[:2000] if isinstance(value, str) else json.dumps(value)[:500] if value else ""
-
-
-def _rows(value: Any) -> list[dict[str, Any]]:
-    return [row for row in as_list(value) if isinstance(row, dict)]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None

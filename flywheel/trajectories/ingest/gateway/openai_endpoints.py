@@ -1,4 +1,4 @@
-"""`POST /gateway/v1/chat/completions` and `GET /gateway/v1/models`, as any OpenAI client asks them.
+"""`POST /gateway/v1/chat/completions` and `/responses`, and `GET /gateway/v1/models`, as any OpenAI client asks them.
 
 What the upstream answers goes through unchanged, errors too. What Flywheel itself refuses has OpenAI's shape:
 `{"error": {"message", "type", "param", "code"}}`.
@@ -27,7 +27,7 @@ from flywheel.agents.models.attempt_keys import is_attempts
 from flywheel.edge.numbers import BIGINT, number
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.values.hostile_json import text
-from flywheel.trajectories.ingest.gateway import attempt_calls, routing, upstream_connection
+from flywheel.trajectories.ingest.gateway import attempt_calls, routing, upstream_connection, version_defaults
 from flywheel.trajectories.ingest.gateway.journal import RESPONSE, Journal
 from flywheel.trajectories.ingest.gateway.recorder import recorder
 from flywheel.trajectories.ingest.gateway.relay import Relay, Slots
@@ -104,6 +104,16 @@ def _with(headers: dict[str, str], response: HttpResponseBase) -> HttpResponseBa
 @_door("POST")
 def chat_completions(request: HttpRequest) -> HttpResponseBase:
     """Send the call on, pass the answer back as it comes, and keep both."""
+    return _model_call(request, "chat/completions")
+
+
+@_door("POST")
+def responses(request: HttpRequest) -> HttpResponseBase:
+    """The same for the Responses API. A server that does not know it says so itself."""
+    return _model_call(request, "responses")
+
+
+def _model_call(request: HttpRequest, api: str) -> HttpResponseBase:
     started = time.time()
     if request.headers.get(HOP) == _this_flywheel():
         raise Refused(508, "this Flywheel is its own upstream; change it under Settings › Gateway", code="loop")
@@ -112,15 +122,15 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
     token = bearer(request.headers.get("Authorization", ""))
     is_of_attempt = is_attempts(token)
     route = attempt_calls.route(token, asked["model"]) if is_of_attempt else routing.route(request, asked["model"])
-    return _with(route.headers, _refusing(lambda: _send_on(request, route, asked, body, started)))
+    return _with(route.headers, _refusing(lambda: _send_on(request, api, route, asked, body, started)))
 
 
 def _send_on(
-    request: HttpRequest, route: Route, asked: dict[str, Any], body: bytes, started: float
+    request: HttpRequest, api: str, route: Route, asked: dict[str, Any], body: bytes, started: float
 ) -> HttpResponseBase:
     """Ask the route's server. Raises what `_refusing` tells the caller."""
     key = route.key()
-    sent = _sent(route, asked, body)
+    sent = _sent(api, route, asked, body)
     if not slots.take():
         raise Refused(
             503,
@@ -132,7 +142,7 @@ def _send_on(
     try:
         if route.attempt:
             attempt_calls.begin(route)
-        head = _head(request, route, asked, started)
+        head = _head(request, api, route, asked, started)
         is_recorded = bool(route.attempt) or _is_wanted(request)
         journal = Journal.begin(head, sent) if is_recorded else Journal()
         headers = {
@@ -140,7 +150,7 @@ def _send_on(
             "Content-Type": "application/json",
             HOP: _this_flywheel(),
         }
-        reply = upstream_connection.ask("POST", f"{route.base_url}/chat/completions", key, headers, sent)
+        reply = upstream_connection.ask("POST", f"{route.base_url}/{api}", key, headers, sent)
         upstream_connection.refuse_redirect(reply)
         passed = upstream_connection.passed_back(reply)
         header = {"status": reply.status, "headers": {name.lower(): value for name, value in passed.items()}}
@@ -257,33 +267,27 @@ def _request_body(body: bytes) -> dict[str, Any]:
     return asked
 
 
-def _sent(route: Route, asked: dict[str, Any], body: bytes) -> bytes:
+def _sent(api: str, route: Route, asked: dict[str, Any], body: bytes) -> bytes:
     """The body for the server: the caller's own bytes, unless the route is a version's."""
     if not route.model and not route.attempt:
         return body
-    header = {name: value for name, value in route.defaults.items() if name not in ("system", "tools")}
-    if "max_completion_tokens" in asked:
-        header.pop("max_tokens", None)
-    merged = {**header, **asked, "model": route.model or asked["model"]}
-    messages = asked.get("messages")
-    if isinstance(messages, list) and (prompt := route.defaults.get("system")):
-        roles = {message.get("role") for message in messages if isinstance(message, dict)}
-        if not roles & {"system", "developer"}:
-            merged["messages"] = [{"role": "system", "content": prompt}, *messages]
-    if "tools" not in asked and "functions" not in asked and (tools := route.defaults.get("tools")):
-        merged["tools"] = tools
-    return json.dumps(merged).encode()
+    merged = version_defaults.FILL[api](route.defaults, asked)
+    return json.dumps({**merged, "model": route.model or asked["model"]}).encode()
 
 
-def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: float) -> dict[str, Any]:
+def _head(request: HttpRequest, api: str, route: Route, asked: dict[str, Any], started: float) -> dict[str, Any]:
     """Everything about the call that is not in its bodies."""
 
     def header(name: str) -> str:
-        text = request.headers.get(f"X-Flywheel-{name}", "").strip()[:HEADER_MAX]
-        return "".join(character if character.isprintable() else " " for character in text)
+        return _word(request.headers.get(f"X-Flywheel-{name}", ""))
 
     call = uuid.uuid4().hex
     session = header("Session-Id")
+    follows = ""
+    if api == "responses":
+        held = asked.get("conversation")
+        session = session or _word(held.get("id") if isinstance(held, dict) else held)
+        follows = _word(asked.get("previous_response_id"))
     parent = _TRACEPARENT.fullmatch(request.headers.get("traceparent", "").strip().lower())
     if named := header("Trace-Id"):
         trace = message_shapes.trace_id(named, content=["gateway", named])
@@ -297,6 +301,8 @@ def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: fl
     agent, _, version = claimed.partition("@")
     return {
         "id": call,
+        "api": api,
+        "follows": follows,
         "project": route.project_id,
         "key": route.key_id,
         "attempt": route.attempt,
@@ -315,6 +321,12 @@ def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: fl
         "price": route.price.to_json() if route.price else None,
         "started": started,
     }
+
+
+def _word(value: Any) -> str:
+    """A short text that can be shown, whatever it was; empty for what is none."""
+    start = value.strip()[:HEADER_MAX] if isinstance(value, str) else ""
+    return "".join(character if character.isprintable() else " " for character in start)
 
 
 # What goes out

@@ -19,6 +19,7 @@ from flywheel.accounts.models import ApiKey, Project
 from flywheel.core.traces import Trace
 from flywheel.trajectories.ingest.gateway import attempt_calls, journal_traces
 from flywheel.trajectories.ingest.gateway.journal import Journal, left_lying, second_chance
+from flywheel.trajectories.ingest.gateway.journal_contents import Seen, read
 from flywheel.trajectories.models import Source
 from flywheel.trajectories.store.batch_ledger import Origin
 from flywheel.trajectories.store.merge import store
@@ -161,7 +162,7 @@ class Recorder:
 
     def _record_together(self, batch: Sequence[Journal]) -> None:
         readable = [(journal, seen) for journal in batch if (seen := self._read(journal)) is not None]
-        groups: dict[tuple[int, int | None], list[tuple[Journal, journal_traces.Seen]]] = {}
+        groups: dict[tuple[int, int | None], list[tuple[Journal, Seen]]] = {}
         attempts = [(journal, seen) for journal, seen in readable if seen.head.get("attempt")]
         if attempts:
             self._keep(attempts)
@@ -185,7 +186,7 @@ class Recorder:
                 for one in group:
                     self._store_alone(project, key, one)
 
-    def _keep(self, group: list[tuple[Journal, journal_traces.Seen]]) -> None:
+    def _keep(self, group: list[tuple[Journal, Seen]]) -> None:
         """Keep calls of attempts for whoever judges these."""
         try:
             attempt_calls.keep([seen for _, seen in group])
@@ -204,7 +205,7 @@ class Recorder:
             journal.done()
         self.recorded += len(group)
 
-    def _store_alone(self, project: Project, key: ApiKey | None, one: tuple[Journal, journal_traces.Seen]) -> None:
+    def _store_alone(self, project: Project, key: ApiKey | None, one: tuple[Journal, Seen]) -> None:
         try:
             self._store(project, key, [one])
         except (OperationalError, InterfaceError):
@@ -214,7 +215,7 @@ class Recorder:
             self.put_aside += 1
             one[0].put_aside()
 
-    def _store(self, project: Project, key: ApiKey | None, group: list[tuple[Journal, journal_traces.Seen]]) -> None:
+    def _store(self, project: Project, key: ApiKey | None, group: list[tuple[Journal, Seen]]) -> None:
         parts: list[Trace] = [journal_traces.trace_of(seen) for _, seen in group]
         content = hashlib.sha256(b"".join(seen.head["id"].encode() for _, seen in group)).hexdigest()
         store(project, parts, source=Source.PRODUCTION, format=FORMAT, origin=Origin(key=key, sha256=content))
@@ -222,11 +223,11 @@ class Recorder:
             journal.done()
         self.recorded += len(group)
 
-    def _read(self, journal: Journal) -> journal_traces.Seen | None:
+    def _read(self, journal: Journal) -> Seen | None:
         if journal.is_lost:
             return None
         try:
-            seen = journal_traces.read(journal.content())
+            seen = read(journal.content())
             assert isinstance(seen.head["project"], int)
             return seen
         except Exception:

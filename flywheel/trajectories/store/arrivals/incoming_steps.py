@@ -18,7 +18,7 @@ from flywheel.core import traces
 from flywheel.core.digests import canonical
 from flywheel.core.redaction import Redactor
 from flywheel.core.traces import Message, Outcome
-from flywheel.core.traces.stretches import Stretch, stretch_of
+from flywheel.core.traces.stretches import Stretch, answering, following, stretch_of
 from flywheel.core.traces.tooling import parse_call
 from flywheel.trajectories.formats.otlp.spans import Facts, Span, word
 from flywheel.trajectories.formats.semantics import (
@@ -285,16 +285,26 @@ def part(trace: traces.Trace) -> tuple[list[Arrival], Said]:
     said.metadata = plain(trace.metadata)
     said.attributes = sent_attributes.items_of(said.metadata, sent_attributes.keys_of(said.metadata))
     said.tags, said.tools, said.interventions = trace.tags, trace.tools, trace.interventions
-    if trace.thread and len(arrivals) == 1:
-        call, scope = trace.steps[0], [trace.thread, said.agent, said.user_id]
-        has_failed = call.status == "error"
-        arrivals[0].stretch = stretch_of(scope, call.input, call.output, has_failed=has_failed, is_shared=False)
+    if len(arrivals) == 1:
+        arrivals[0].stretch = _stretch(trace, said)
     said.answered_by = {step.answered_by for step in trace.steps if step.answered_by}
     for step in trace.steps:
         said.tool_names |= {text(step.tool_name)[:200]} - {""}
         if step.kind in ("assistant", "agent"):
             said.tool_names |= called(step.output)
     return arrivals, said
+
+
+def _stretch(trace: traces.Trace, said: Said) -> Stretch | None:
+    """The stretch of the one model call that the part is, where it came as a trace of its own or its answer has a
+    name."""
+    call, found = trace.steps[0], None
+    if trace.follows:
+        found = following(trace.follows)
+    elif trace.thread:
+        scope, has_failed = [trace.thread, said.agent, said.user_id], call.status == "error"
+        found = stretch_of(scope, call.input, call.output, has_failed=has_failed, is_shared=False)
+    return answering(found, trace.answer_id) if trace.answer_id else found
 
 
 def step_json(step: traces.Step) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flywheel.core.digests import canonical
 from flywheel.core.traces import Step
-from flywheel.trajectories.ingest.gateway import journal_traces
+from flywheel.trajectories.ingest.gateway import journal_contents, journal_traces
 from flywheel.trajectories.ingest.gateway.journal import CHUNK, END, FRAME, HEAD, REQUEST, RESPONSE
 from tests.trajectories.ingest.upstream import DONE, delta
 
@@ -48,7 +48,7 @@ def journal(*pieces: bytes, kind: str = "text/event-stream", ends: bool = True, 
 
 
 def step(content: bytes) -> Step:
-    return journal_traces.trace_of(journal_traces.read(content)).steps[0]
+    return journal_traces.trace_of(journal_contents.read(content)).steps[0]
 
 
 @given(st.lists(st.integers(0, sum(map(len, STREAM))), max_size=12), st.booleans())
@@ -91,12 +91,12 @@ def test_any_answer_to_any_request_is_a_step_that_can_be_stored(request: Any, an
 @given(st.binary(max_size=200))
 def test_what_is_no_journal_is_refused_and_nothing_else(content: bytes) -> None:
     with contextlib.suppress(ValueError):
-        journal_traces.read(content)
+        journal_contents.read(content)
 
 
 def test_lengths_that_lie_end_the_journal() -> None:
     whole = journal(b"x") + struct.pack(">cdI", CHUNK, 0.0, 2**32 - 1) + b"y"
-    assert journal_traces.read(whole).body == b"x"
+    assert journal_contents.read(whole).body == b"x"
 
 
 def test_the_time_of_the_first_token_is_that_of_its_piece() -> None:

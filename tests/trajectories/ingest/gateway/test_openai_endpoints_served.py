@@ -1,5 +1,6 @@
 """The gateway as it is served: gunicorn, a real client, a model's server, and what a kill leaves."""
 
+import json
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.models import Batch, Step, Trajectory
 from flywheel.trajectories.store import stored_traces
 from tests.conftest import Cast
+from tests.trajectories.ingest.gateway.calls import response, told_in_events
 from tests.trajectories.ingest.upstream import Answer, Seen, Upstream, completion, delta, hello, serve, sse
 from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
@@ -134,6 +136,22 @@ def test_the_client_that_people_have_passes_through(client: openai.OpenAI, upstr
     for step in Step.objects.all():
         assert (step.status, step.tokens_in) == ("ok", 9)
     assert {seen.headers["authorization"] for seen in upstream.seen} == {"Bearer sk-upstream"}
+
+
+def test_the_clients_responses_pass_through(client: openai.OpenAI, upstream: Upstream) -> None:
+    whole = response("Hello.", tools=[], tool_choice="auto", parallel_tool_calls=True)
+    upstream.say(json.dumps(whole).encode())
+    first = client.responses.create(model="tiny", input="Hi")
+    assert (first.output_text, first.id) == ("Hello.", "resp_1")
+    upstream.say(Answer(told_in_events({**whole, "id": "resp_2"}), kind="text/event-stream"))
+    events = list(client.responses.create(model="tiny", input="Go on.", previous_response_id=first.id, stream=True))
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Hello."
+    upstream.say(Answer(b'{"error": {"message": "Not Found"}}', status=404))
+    with pytest.raises(openai.NotFoundError, match="Not Found"):
+        client.responses.create(model="tiny", input="Other")
+    recorded(3)
+    assert sorted(Trajectory.objects.values_list("step_count", flat=True)) == [1, 2]
 
 
 def test_the_clients_own_errors_are_those_of_the_upstream(client: openai.OpenAI, upstream: Upstream) -> None:
