@@ -77,8 +77,8 @@ def read(content: bytes) -> Seen:
 
 
 @dataclass(slots=True)
-class Told:
-    """What request and answer tell of one model call."""
+class Reading:
+    """One model call, as request and answer tell it."""
 
     input: list[Message]
     output: list[Message]

@@ -13,8 +13,8 @@ from flywheel.trajectories.ingest.gateway.journal import Frame
 from flywheel.trajectories.ingest.gateway.journal_contents import (
     NOT_PARAMETERS,
     Answer,
+    Reading,
     Seen,
-    Told,
     count,
     events,
     json_object,
@@ -55,10 +55,10 @@ def trace_of(seen: Seen) -> Trace:
 def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
     head = seen.head
     error = _error(seen, answer)
-    told = (responses_answers.told if seen.is_response else _told)(request, answer)
+    read = (responses_answers.reading if seen.is_response else _reading)(request, answer)
     model = text(answer.completion.get("model")) or text(request.get("model"))
     price = Price.from_json(head["price"]) if head.get("price") else None
-    cost_usd = price.cost(told.tokens_in, told.tokens_out, told.tokens_cached) if price else None
+    cost_usd = price.cost(read.tokens_in, read.tokens_out, read.tokens_cached) if price else None
     return Step(
         span_id=head["id"][:16],
         parent_id=head.get("parent", ""),
@@ -69,27 +69,27 @@ def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
         status="error" if error else "ok",
         error=error,
         model=model,
-        input=told.input,
-        output=[message for message in told.output if message.content or message.tool_calls or message.reasoning],
-        finish_reason=told.finish_reason,
-        tokens_in=told.tokens_in,
-        tokens_out=told.tokens_out,
-        tokens_cached=told.tokens_cached,
+        input=read.input,
+        output=[message for message in read.output if message.content or message.tool_calls or message.reasoning],
+        finish_reason=read.finish_reason,
+        tokens_in=read.tokens_in,
+        tokens_out=read.tokens_out,
+        tokens_cached=read.tokens_cached,
         cost_usd=cost_usd,
         priced_by=price.origin if price and cost_usd is not None else "",
         answered_by=text(head.get("answered_by")),
-        sampling=told.sampling,
-        raw=_raw(seen, told, answer),
+        sampling=read.sampling,
+        raw=_raw(seen, read, answer),
     )
 
 
-def _told(request: dict[str, Any], answer: Answer) -> Told:
+def _reading(request: dict[str, Any], answer: Answer) -> Reading:
     completion = answer.completion
     choices = [choice for choice in rows(completion.get("choices")) if isinstance(choice.get("message"), dict)]
     first = choices[0] if choices else {}
     usage = as_dict(completion.get("usage"))
     is_plain = all(isinstance(row.get("content"), str | None) for row in rows(request.get("messages")))
-    return Told(
+    return Reading(
         input=[message_shapes.openai_message(message) for message in rows(request.get("messages"))],
         output=[message_shapes.openai_message({**choice["message"], "role": "assistant"}) for choice in choices],
         finish_reason=text(first.get("finish_reason")),
@@ -137,7 +137,7 @@ def _sampling(request: Mapping[str, Any], completion: Mapping[str, Any], choice:
     return found
 
 
-def _raw(seen: Seen, told: Told, answer: Answer) -> dict[str, Any]:
+def _raw(seen: Seen, read: Reading, answer: Answer) -> dict[str, Any]:
     """Return all that the step's own fields lack."""
     facts: dict[str, Any] = {
         "upstream": seen.head.get("host", ""),
@@ -152,7 +152,7 @@ def _raw(seen: Seen, told: Told, answer: Answer) -> dict[str, Any]:
     facts |= {key: value for key, value in known.items() if value}
     if answer.first_token is not None:
         facts["first_token_ms"] = round((answer.first_token - seen.head["started"]) * 1000, 1)
-    raw: dict[str, Any] = {"gateway": facts, "request": told.kept}
+    raw: dict[str, Any] = {"gateway": facts, "request": read.kept}
     if answer.completion:
         raw["response"] = answer.completion
     if answer.text:

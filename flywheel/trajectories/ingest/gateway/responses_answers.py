@@ -12,7 +12,7 @@ from flywheel.trajectories.ingest.gateway.journal import Frame
 from flywheel.trajectories.ingest.gateway.journal_contents import (
     NOT_PARAMETERS,
     Answer,
-    Told,
+    Reading,
     count,
     events,
     json_object,
@@ -36,8 +36,8 @@ _PARTS = {
 """Events that add to a text: the kind of the item, where its parts are, the kind of the part, and its text's name."""
 
 
-def told(request: dict[str, Any], answer: Answer) -> Told:
-    """What request and answer say. Items that cannot be read are in the request alone."""
+def reading(request: dict[str, Any], answer: Answer) -> Reading:
+    """Read request and answer. Items that cannot be read are in the request alone."""
     response = answer.completion
     instructions, items = request.get("instructions"), request.get("input")
     opening = [Message("system", message_shapes.content(plain(instructions)))] if instructions else []
@@ -48,7 +48,7 @@ def told(request: dict[str, Any], answer: Answer) -> Told:
     sampling = {key: value for key, value in last.sampling.items() if _is_numbers(value)} if last else {}
     if params := {key: item for key, item in request.items() if key not in NOT_PARAMETERS | ABOUT_THE_EPISODE}:
         sampling["params"] = params
-    return Told(
+    return Reading(
         input=opening + [turn.message for turn in _turns(items)],
         output=[turn.message for turn in turns],
         finish_reason=_finish(response, turns),

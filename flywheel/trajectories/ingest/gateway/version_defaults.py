@@ -1,4 +1,4 @@
-"""What a version says where its caller says nothing, filled into the request: a chat completion's, or a response's."""
+"""A version's prompt, tools and sampling, filled into a request that does not say its own: of either API."""
 
 from typing import Any
 
