@@ -23,7 +23,7 @@ from flywheel.promotions.models import Promotion
 router = Router(tags=["promotions"])
 
 
-class WeightsOut(Schema):
+class LiveWeightsOut(Schema):
     part: str
     """`weights`, `adapter`, `merged` or `merged-float32`."""
     digest: str
@@ -32,7 +32,7 @@ class WeightsOut(Schema):
     """Address of its tar archive on this server."""
 
 
-class LiveOut(Schema):
+class LiveVersionOut(Schema):
     agent: str
     version: Ref | None
     """`agent@3`; null while no version is live."""
@@ -42,7 +42,7 @@ class LiveOut(Schema):
     """Counts promotions and rollbacks."""
     since: datetime | None
     """When it went live."""
-    downloads: list[WeightsOut]
+    downloads: list[LiveWeightsOut]
     """Its weights and adapter, and both merged once that is done. Empty if its weights are on a server."""
 
 
@@ -57,7 +57,7 @@ _MERGED = MergedWeights.objects.filter(
 
 @router.get(
     "/agents/{name}/live",
-    response=LiveOut,
+    response=LiveVersionOut,
     auth=Key(Scope.READ),
     openapi_extra={"responses": {304: {"description": "Nothing has changed since the answer with this ETag"}}},
 )
