@@ -1,11 +1,12 @@
-"""The gate by simulation: `python -m tests.simulate [--runs 2000] [--only WORDS] [--json]
+"""The gate and ramps by simulation: `python -m tests.simulate [--runs 2000] [--only WORDS] [--json]
 [--workbench FOLDER]`.
 
 It plays many evals whose truth is known through the gate as it is called in production, and counts how often it errs
 and how often it sees what is there. Beside each stands the naive practice, most often *higher is better*. The table
-goes into docs/design/gate.md; with `--json` a list of `{"name", "value", "naive", "wanted", "holds"}` goes to stdout.
-Seeds are fixed, so that the same numbers come again. Runs are spread over the cores. With `--workbench`, a clone of
-github.com/olly-styles/WorkBench, its recorded runs of agents that no detector was tuned on are lines as well.
+goes into docs/design/gate.md, that of ramps into docs/design/ramp.md; with `--json` a list of
+`{"name", "value", "naive", "wanted", "holds"}` goes to stdout. Seeds are fixed, so that the same numbers come again.
+Runs are spread over the cores. With `--workbench`, a clone of github.com/olly-styles/WorkBench, its recorded runs of
+agents that no detector was tuned on are lines as well.
 
 An eval is made so: each task has a chance of success of its own, drawn around the rate from a beta distribution with an
 intra-cluster correlation of 0.3; attempts are independent given it. Both arms attempt the same tasks. Where nothing is
@@ -16,9 +17,9 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -46,10 +47,12 @@ from flywheel.core.traces.tooling import call_text, calls_of
 from flywheel.environments.proofs import cheats
 from tests.core.evidence.statistics.slow_bootstrap import paired_bootstrap
 from tests.planted_leaks import WAYS
+from tests.simulate_ramps import ramp_cells
+from tests.simulated_cells import Cell
 from tests.workbench import held_out
 from workers.reference import story
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/design/gate.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs/design"
 BEGIN, END = "<!-- table: python -m tests.simulate -->", "<!-- end of table -->"
 ICC = 0.3
 PLAIN: dict[str, Any] = {
@@ -59,20 +62,6 @@ PLAIN: dict[str, Any] = {
     "train_overlap": [],
     "artefact_digests": ("a", "a"),
 }
-Once = Callable[[int], tuple[bool, bool]]
-"""One run by its seed: what the gate says, and what the naive practice says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A line of the table."""
-
-    name: str
-    once: Once
-    wanted: str
-    low: float
-    high: float
-    """Bounds of the share, in percent, within which it holds."""
 
 
 def sizes(design: str, tasks: int, clusters: int) -> list[int]:
@@ -514,21 +503,31 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--workbench", type=Path, help="a clone of github.com/olly-styles/WorkBench")
     given = parser.parse_args()
-    every = chain(gate_cells(), interval_cells(), audit_cells(), leak_cells(), cheat_cells())
-    chosen_cells = [cell for cell in every if given.only in cell.name]
+    pages = {
+        "gate.md": chain(gate_cells(), interval_cells(), audit_cells(), leak_cells(), cheat_cells()),
+        "ramp.md": ramp_cells(),
+    }
     found = []
     with ProcessPoolExecutor() as pool:
-        for cell in chosen_cells:
-            found.append(measure(cell, given.runs, pool))
-            print(f"{found[-1]['value']:6.1f} {found[-1]['naive']:6.1f}  {cell.name} ({cell.wanted})", file=sys.stderr)
+        for page, cells in pages.items():
+            rows = []
+            for cell in (each for each in cells if given.only in each.name):
+                rows.append(measure(cell, given.runs, pool))
+                said = f"{rows[-1]['value']:6.1f} {rows[-1]['naive']:6.1f}  {cell.name} ({cell.wanted})"
+                print(said, file=sys.stderr)
+            if not given.json and given.only in ("", page.removesuffix(".md")):
+                put_into(DOCS / page, table(rows, given.runs))
+            found += rows
     if given.workbench:
         found += [row for row in detector_rows(given.workbench) if given.only in row["name"]]
     if given.json:
         print(json.dumps(found))
-    elif not given.only:
-        text = PAGE.read_text()
-        start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-        PAGE.write_text(f"{text[:start]}\n{table(found, given.runs)}\n{text[end:]}")
+
+
+def put_into(page: Path, found: str) -> None:
+    text = page.read_text()
+    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    page.write_text(f"{text[:start]}\n{found}\n{text[end:]}")
 
 
 if __name__ == "__main__":

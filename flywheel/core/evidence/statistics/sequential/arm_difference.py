@@ -15,7 +15,6 @@ It grows with d, so that the differences that it refuses begin at one value: the
 that of the arms exchanged. Where the difference drifts, the hypothesis is that it is never below d.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ from flywheel.core.evidence.statistics.sequential.arm_bets import Array, mean_we
 FRACTIONS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64])
 """Of the largest bet that cannot lose everything."""
 MEAN_BEFORE, SESSIONS_BEFORE = 0.5, 2.0
-_HALVINGS = 30
+_HALVINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +94,4 @@ def _end(looks: _Looks, alpha: float) -> float:
             high = middle
         else:
             low = middle
-    return high if math.isfinite(high) else 1.0
+    return high

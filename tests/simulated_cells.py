@@ -1,0 +1,17 @@
+"""A line of a table of simulations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Once = Callable[[int], tuple[bool, bool]]
+"""One run by its seed: what happens here, and what happens by the naive practice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    name: str
+    once: Once
+    wanted: str
+    low: float
+    high: float
+    """Bounds of the share, in percent, within which it holds."""
