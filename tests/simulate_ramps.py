@@ -175,7 +175,7 @@ def ramp_cells() -> Iterator[Cell]:
         name = f"ramp, interval of 10 points, share {share:.0%}: holds at every look"
         yield Cell(name, partial(holds_difference, Traffic(harm=0.1, share=share)), "at least 95%", 94, 100)
     yield Cell("ramp, shares as told: doubted", partial(shares_doubted, 0.1, 0.1, 12_000), "at most 0.1%", 0, 0.3)
-    yield Cell("ramp, 15% for 10%: doubted in 1,020", partial(shares_doubted, 0.1, 0.15, 1020), "at least 75%", 75, 100)
+    yield Cell("ramp, 15% for 10%: doubted in 1,200", partial(shares_doubted, 0.1, 0.15, 1200), "at least 75%", 75, 100)
     yield Cell("ramp, watch, 1 to 6%, claim 2%: within 450", partial(watched, 0.01, 0.06, 0.02, 450),
                "at least 95%", 95, 100)  # fmt: skip
     yield Cell("ramp, watch, 1% for 4,000 sessions, claim 2%: alarm", partial(watched, 0.01, 0.01, 0.02, 4000),
