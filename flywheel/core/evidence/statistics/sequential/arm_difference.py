@@ -30,7 +30,7 @@ _HALVINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much more often the candidate fails: shares of sessions, from -1 to 1."""
+    """The share of sessions by which the candidate fails more often, from -1 to 1."""
 
     low: float
     mean: float | None
