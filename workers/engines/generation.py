@@ -5,7 +5,7 @@ the same tokens whatever else is in the batch.
 """
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,8 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.logits_process import LogitsProcessor
 from transformers.generation.stopping_criteria import StoppingCriteria
 
-from flywheel.core.envs.policy_rollouts import ChatRequest
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
+from workers.engines.streamed_answers import StreamedAnswer
 
 
 class Past:
@@ -223,6 +224,27 @@ class _Limits(StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         return self._limits <= input_ids.shape[1]
+
+
+class Telling(StoppingCriteria):
+    """Tells each row's answer the tokens as they are drawn, and ends the rows of which no more is wanted. `read` makes
+    an answer of a row's tokens."""
+
+    def __init__(
+        self, rows: Sequence[StreamedAnswer], ends: Collection[int], read: Callable[[int, Sequence[int]], ChatResponse]
+    ) -> None:
+        self._rows, self._ends, self._read = rows, ends, read
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        for row, token in enumerate(input_ids[:, -1].tolist()):
+            one = self._rows[row]
+            if one.is_over:
+                continue
+            if token in self._ends:
+                one.conclude(self._read(row, [*one.tokens, token]))
+            elif one.hear(token) or len(one.tokens) == one.limit:
+                one.conclude(self._read(row, one.tokens))
+        return torch.tensor([one.is_over for one in self._rows], device=input_ids.device)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,10 @@ read what a server's model wrote (`("read", answers)`, answered with responses):
 somebody's program all the same.
 The process ends when the socket closes, however whoever asked has ended, and after an error that nobody has foreseen:
 what such a one leaves of a GPU's state is good for no other model.
+
+`("speak", calls)` is answered while the tokens are drawn: each piece of an answer that is certain and, at its end, the
+answer itself is a `Heard`; then nothing is left to be said, which an empty list says. `("leave", key)` ends the row of
+a caller who is gone.
 """
 
 import atexit
@@ -24,13 +28,14 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, Engine, EngineError
 from workers.engines.engine_endpoints import open_engine
+from workers.engines.streamed_answers import Call, Heard
 from workers.engines.tool_calls import AnswerReader, Written
 from workers.processes import model_process
 
@@ -76,14 +81,24 @@ class ProcessEngine:
         """Read what a server's model wrote; of a process that was opened as reader."""
         return self._ask("read", answers)
 
-    def _ask(self, what: str, about: Sequence[Any]) -> list[ChatResponse]:
+    def speak(self, calls: Sequence[Call], hear: Callable[[Heard], None]) -> list[ChatResponse]:
+        """Answer the calls in one batch; `hear` is told what comes, at last each call's answer. Where nobody was asked
+        the reason is returned, once for each call."""
+        return self._ask("speak", calls, hear)
+
+    def leave(self, key: int) -> None:
+        """Draw nothing more for the call."""
+        with contextlib.suppress(OSError):  # the process has ended, as whoever asks is told
+            self._process.tell("leave", key)
+
+    def _ask(self, what: str, about: Sequence[Any], hear: Callable[[Heard], None] | None = None) -> list[ChatResponse]:
         unasked = [ChatResponse(error=UNASKED)] * len(about)
         with self._lock:
             if self._is_closed:
                 return unasked
             self._asking += 1
         try:
-            found: list[ChatResponse] = self._process.ask(what, list(about))
+            found: list[ChatResponse] = self._process.ask(what, list(about), hear)
             return found
         except Gone:
             if self._is_closed:
@@ -150,12 +165,12 @@ class Process:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, what: str, about: Any) -> Any:
+    def ask(self, what: str, about: Any, hear: Callable[[Heard], None] | None = None) -> Any:
         """Its answer. Raises EngineError, and Gone."""
         try:
             with self._one_by_one:
                 self.tell(what, about)
-                answer = self._answer(None if what == "open" else RENDER_S)
+                answer = self._answer(None if what == "open" else RENDER_S, hear)
         except (OSError, EOFError) as error:
             how = model_process.ending(self._ended())
             raise Gone(self._problem or f"the process of the model ended {how}") from error
@@ -163,10 +178,13 @@ class Process:
             raise answer
         return answer
 
-    def _answer(self, patience: float | None) -> Any:
+    def _answer(self, patience: float | None, hear: Callable[[Heard], None] | None) -> Any:
         """Return the process's final answer. It is ended where it renders one request for longer than our patience."""
         while self._line.poll(patience):
             answer = self._line.recv()
+            if isinstance(answer, Heard) and hear is not None:
+                hear(answer)
+                continue
             if not isinstance(answer, int):
                 return answer
             patience = RENDER_S if answer else None
@@ -248,6 +266,18 @@ class Model(Engine, Protocol):
     ) -> list[ChatResponse]: ...
 
 
+class Speaker(Model, Protocol):
+    """One that tells its answers as they come, and asks which callers are gone."""
+
+    def speak(
+        self,
+        calls: Sequence[Call],
+        tell: Callable[[Heard], None],
+        gone: Container[int],
+        rendered: Callable[[int], None] | None = None,
+    ) -> None: ...
+
+
 class Scorer(Protocol):
     """A reward model that says the same (`workers.engines.reward_scorer`)."""
 
@@ -265,6 +295,8 @@ class Holder:
         self._line, self._idle_s = line, idle_s
         self._engine: Model | AnswerReader | Scorer | None = None
         self._heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._left: set[int] = set()
+        """The calls whose callers are gone."""
 
     def run(self) -> None:
         threading.Thread(target=self._read, daemon=True).start()
@@ -297,12 +329,19 @@ class Holder:
             return self._engine.read(about)
         if what == "score":
             return cast(Scorer, self._engine).score(about, self._line.send)
+        if what == "speak":
+            cast(Speaker, self._engine).speak(about, self._line.send, self._left, self._line.send)
+            self._left.difference_update([call.key for call in about])
+            return []
         return cast(Model, self._engine).chat(about, self._line.send)
 
     def _read(self) -> None:
         try:
             while True:
                 heard = self._line.recv()
+                if heard[0] == "leave":
+                    self._left.add(heard[1])
+                    continue
                 if heard[0] == "close" and self._engine:
                     self._engine.close()
                 self._heard.put(heard)

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +29,7 @@ from transformers.utils import logging as transformers_logging
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
 from workers.engines import context_length, generation
+from workers.engines.streamed_answers import Call, Heard, StreamedAnswer
 from workers.engines.tool_calls import answer_of, templated
 from workers.processes import model_process
 
@@ -79,11 +80,15 @@ class TransformersEngine:
         return cast(int, pad if pad is not None else min(self._stop_ids))
 
     def chat(
-        self, requests: Sequence[ChatRequest], rendered: Callable[[int], None] | None = None
+        self,
+        requests: Sequence[ChatRequest],
+        rendered: Callable[[int], None] | None = None,
+        spoken: Sequence[StreamedAnswer] = (),
     ) -> list[ChatResponse]:
         """A response's latency is its share of its batch: the batch's wall time divided by its requests.
 
-        `rendered` is called after each request that has become tokens, with how many are left.
+        `rendered` is called after each request that has become tokens, with how many are left. With `spoken`, one for
+        each request, they are told the tokens as they are drawn.
         """
         responses: list[ChatResponse | None] = [None] * len(requests)
         prompts: dict[int, list[int]] = {}
@@ -98,10 +103,27 @@ class TransformersEngine:
         order = sorted(prompts, key=lambda index: len(prompts[index]))
         for start in range(0, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]
-            answers = self._generate([requests[index] for index in batch], [prompts[index] for index in batch])
+            answers = self._generate(
+                [requests[index] for index in batch],
+                [prompts[index] for index in batch],
+                [spoken[index] for index in batch] if spoken else (),
+            )
             for index, answer in zip(batch, answers, strict=True):
                 responses[index] = answer
         return [response for response in responses if response is not None]
+
+    def speak(
+        self,
+        calls: Sequence[Call],
+        tell: Callable[[Heard], None],
+        gone: Container[int],
+        rendered: Callable[[int], None] | None = None,
+    ) -> None:
+        """Tell of each call its answer as it comes, and its end as soon as it has come; nothing more is drawn for those
+        in `gone`."""
+        spoken = [StreamedAnswer(self._tokenizer, call, tell, gone) for call in calls]
+        for one, answer in zip(spoken, self.chat([call.request for call in calls], rendered, spoken), strict=True):
+            one.conclude(answer)  # where it was not asked
 
     def close(self) -> None:
         self._model = None  # which also ends what another thread generates
@@ -126,14 +148,22 @@ class TransformersEngine:
         return ids
 
     @torch.inference_mode()
-    def _generate(self, requests: Sequence[ChatRequest], prompts: Sequence[Sequence[int]]) -> list[ChatResponse]:
+    def _generate(
+        self, requests: Sequence[ChatRequest], prompts: Sequence[Sequence[int]], spoken: Sequence[StreamedAnswer] = ()
+    ) -> list[ChatResponse]:
         model, unasked = self._model, [ChatResponse(error=UNASKED)] * len(requests)
         if model is None:
             return unasked
         started = time.monotonic()
+
+        def read(row: int, tokens: Sequence[int]) -> ChatResponse:
+            since_ms = (time.monotonic() - started) * 1000
+            return answer_of(self._tokenizer, prompts[row], tokens, self._stop_ids, since_ms, requests[row].tools)
+
+        telling = [generation.Telling(spoken, self._stop_ids, read)] if spoken else []
         try:
             output = generation.draw(
-                model, prompts, requests, ends=self._stop_ids, pad=self._pad_id, until=[_Closed(self)]
+                model, prompts, requests, ends=self._stop_ids, pad=self._pad_id, until=[_Closed(self), *telling]
             )
         except torch.OutOfMemoryError as error:
             raise EngineError(
