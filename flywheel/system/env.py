@@ -64,6 +64,12 @@ VARIABLES = {
             "sample from; empty for none",
         ),
         Variable(
+            "FLYWHEEL_SERVED_MB",
+            "500",
+            "megabytes, 0 to 100000, of weights that a version may have for Flywheel to answer `agent@live` with it "
+            "itself; 0 for none",
+        ),
+        Variable(
             "FLYWHEEL_HUB",
             "",
             "http(s)://host[:port] of a model hub from which `manage.py add_version --hub`, and workers for those who "
@@ -263,6 +269,11 @@ def _server(value: str) -> str:
 def vllm_url() -> str:
     """The address of the vLLM server, without a slash at its end; empty for none."""
     return _read("FLYWHEEL_VLLM_URL", _server)
+
+
+def served_mb() -> int:
+    """Megabytes of weights up to which a version is served by a process of this installation."""
+    return _read("FLYWHEEL_SERVED_MB", _between(0, 100_000))
 
 
 def ray_address() -> str:
