@@ -12,6 +12,7 @@ from django.db.models import F
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.weights import served_weights
 from flywheel.core.digests import digest
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.evals.serving import loaded_adapters, version_isolation
@@ -156,7 +157,7 @@ def _move(promotion: Promotion, server: tuple[str, str], actor: Actor, generatio
     serves it, and why none does. Raises Refused."""
     agent, after, (name, problem) = promotion.agent, promotion.after, server
     present = Agent.objects.select_for_update(of=("self",), no_key=True).select_related("live__agent").get(pk=agent.pk)
-    if problem and present.served:
+    if problem and present.served and not served_weights.server_of(after):
         if promotion.kind != Promotion.Kind.ROLLBACK:
             raise Refused(f"the gateway answers with {present.served} now, and could not with this: {problem}")
         promotion.unserved = f"the gateway does not answer with {after} until the server has it ({problem})"

@@ -1,4 +1,5 @@
-"""`python -m flywheel.server.supervisor`: PostgreSQL, web, worker and beat under one foreground process.
+"""`python -m flywheel.server.supervisor`: PostgreSQL, web, worker, beat and the server of small weights under one
+foreground process.
 
 It prepares the database, starts the processes, restarts one that dies (with a growing pause) and PostgreSQL when that
 dies, says when everything is ready, and on Ctrl-C or SIGTERM stops everything that it started. `--demo` also loads the
@@ -123,6 +124,8 @@ def children() -> list[Child]:
         Child("worker", [*celery, "worker", "--concurrency", "3", *calm]),
         Child("beat", [*celery, "beat", *calm]),
     ]  # fmt: skip
+    if env.served_mb():
+        found.append(Child("weights", [python, "-m", "workers.policies.small_weights"]))
     if env.grpc_port() is not None:
         found.append(Child("grpc", [python, "manage.py", "otlp_grpc"]))
     return found

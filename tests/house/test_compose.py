@@ -20,7 +20,9 @@ OURS = {name: service for name, service in SERVICES.items() if "build" in servic
 
 
 def test_the_services_of_a_teams_server_are_there() -> None:
-    assert {"postgres", "redis", "web", "worker", "beat"} <= {n for n, s in SERVICES.items() if "profiles" not in s}
+    assert {"postgres", "redis", "web", "worker", "beat", "weights"} <= {
+        n for n, s in SERVICES.items() if "profiles" not in s
+    }
     assert {n for n, s in SERVICES.items() if s.get("profiles") == ["gpu"]} == {"trainer", "vllm"}
     assert {n for n, s in SERVICES.items() if s.get("profiles") == ["grpc"]} == {"grpc"}
 
@@ -35,7 +37,7 @@ def test_keys_and_the_hosts_that_may_have_them_are_passed_on_together(name: str)
     assert OURS[name]["env_file"] == [{"path": "keys.env", "required": False}]
 
 
-@pytest.mark.parametrize("name", ["web", "worker", "beat"])
+@pytest.mark.parametrize("name", ["web", "worker", "beat", "weights"])
 def test_commands_are_those_of_the_supervisor(name: str) -> None:
     ours = next(child.command for child in supervisor.children() if child.name == name)
     theirs = SERVICES[name]["command"]

@@ -22,6 +22,8 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.weights import served_weights
+from flywheel.agents.weights.served_weights import Address
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.evals.models import Engine, EvalRun
@@ -282,6 +284,20 @@ def test_a_server_that_does_not_take_it_stops_a_promotion_but_not_the_way_back(
     vllm.is_away = False
     assert loaded_adapters.load_live() == [loaded_adapters.name_of(first)]
     assert Agent.objects.get().served == loaded_adapters.name_of(first)
+
+
+def test_small_weights_go_live_without_it_where_flywheel_answers_itself(
+    version: Make, vllm: Vllm, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = version(1), version(2)
+    make_first(agent=first.agent, version=first, actor=Actor(cast.approver), reason="test")
+    vllm.is_away = True
+    monkeypatch.setattr(served_weights, "address", lambda: Address("http://127.0.0.1:1", "sesame"))
+    agent, server = Agent.objects.get(), loaded_adapters.hand_over(second, within_s=9)
+    promotion = Promotion(agent=agent, kind=Promotion.Kind.FIRST, after=second, reason="test")
+    assert _move(promotion, server, Actor(cast.approver), agent.generation).unserved == ""
+    found = routing._live(cast.project, 1, Agent.objects.get(), "assistant")
+    assert (found.base_url, found.model) == ("http://127.0.0.1:1/v1", served_weights.name_of(second))
 
 
 def test_nobody_waits_for_the_server_with_the_lock_of_the_agent(

@@ -28,6 +28,7 @@ from flywheel.accounts.project_settings.model_prices import price_of
 from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
 from flywheel.accounts.project_settings.server_addresses import KEY_NAME, host_of, key_of
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.weights import served_weights
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.traces import openai_messages
 from flywheel.core.traces.call_prices import Price
@@ -36,6 +37,8 @@ from flywheel.system import env
 log = logging.getLogger(__name__)
 
 LIVE = "@live"
+PARTS = ("agent", "weights", "adapter")
+"""What a version's name and size are made of."""
 FRESH_S, TRUSTED_S = 1.0, 5.0
 """For how long what was found is not looked up again, and for how long a call does not wait until it is."""
 REMEMBERED_S = 900.0
@@ -210,7 +213,8 @@ def give_back_connection() -> None:
 def find(request: KeyRequest, model: str) -> Route:
     project, key_id = request.project, request.key.pk
     name = model.removesuffix(LIVE)
-    agent = Agent.objects.filter(project=project, name=name).select_related("live").first() if name else None
+    agents = Agent.objects.filter(project=project, name=name).select_related(*(f"live__{part}" for part in PARTS))
+    agent = agents.first() if name else None
     is_served = agent is not None and agent.live is not None and bool(_server_of(agent.live, agent.served))
     if name != model or is_served:
         return _live(project, key_id, agent, name)
@@ -227,18 +231,25 @@ def find(request: KeyRequest, model: str) -> Route:
 
 def served(project: Project) -> list[Version]:
     """The live versions that calls can be sent to."""
-    live = Version.objects.filter(pk__in=Agent.objects.filter(project=project).values("live")).select_related("agent")
-    return [version for version in live.order_by("agent__name") if _server_of(version, version.agent.served)]
+    live = Version.objects.filter(pk__in=Agent.objects.filter(project=project).values("live"))
+    return [
+        version
+        for version in live.select_related(*PARTS).order_by("agent__name")
+        if _server_of(version, version.agent.served)
+    ]
 
 
 def _server_of(version: Version, served: str) -> Any:
     """Where the live version is asked, as an endpoint says it; empty where no server answers for it. A program's model
-    answers for it: whoever asks is the program."""
+    answers for it: whoever asks is the program. Small weights that vLLM does not have are asked in a process of ours,
+    which was started at some time."""
     if version.endpoint.get("kind") in ("openai", "program"):
         return version.endpoint if version.endpoint.get("base_url") else {}
     if served and env.vllm_url():
         key = VLLM_KEY if key_of(VLLM_KEY) else ""
         return {"base_url": f"{env.vllm_url()}/v1", "model": served, "api_key_env": key}
+    if ours := served_weights.server_of(version):
+        return {"base_url": f"{ours.url}/v1", "model": served_weights.name_of(version), "secret": ours.token}
     return {}
 
 
@@ -259,14 +270,7 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
             headers=headers,
         )
     if not endpoint:
-        raise NoRoute(
-            f"{name}@{version.number} is live, but no server answers for it: its endpoint is of kind "
-            f"{version.endpoint.get('kind')!r}, whose weights are loaded by the worker for evals only. Serve them with "
-            f"vLLM (make serve VERSION={name}@{version.number}), or make a version with the "
-            'endpoint {"kind": "openai", "base_url", "model"}, evaluate it and promote it',
-            code="version_not_served",
-            headers=headers,
-        )
+        raise _unserved(version, headers)
     variable = endpoint.get("api_key_env", "")
     return Route(
         project.pk,
@@ -279,6 +283,29 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
         digest=version.digest,
         defaults=defaults_of(version),
         price=price_of(project.pk, endpoint["model"], endpoint, f"version:{version.pk}"),
+        secret=endpoint.get("secret", ""),
+    )
+
+
+def _unserved(version: Version, headers: dict[str, str]) -> NoRoute:
+    """Say what it would take for a server to answer with weights that are live."""
+    size, limit = served_weights.size_of(version), served_weights.limit()
+    is_starting = served_weights.is_served(version)
+    if is_starting:
+        why = (
+            "Flywheel does, in a process that was not started (make up does; python -m workers.policies.small_weights)"
+        )
+    elif not size:
+        why = "no weights of it are stored here"
+    else:
+        why = f"it has {size:,} bytes of weights, and FLYWHEEL_SERVED_MB has Flywheel answer with {limit:,} at most"
+    return NoRoute(
+        f"{version} is live, but no server answers for it: {why}. Serve them with vLLM (make serve VERSION={version}, "
+        "and FLYWHEEL_VLLM_URL for web and workers), or make a version with the endpoint "
+        '{"kind": "openai", "base_url", "model"}, evaluate it and promote it',
+        code="version_loading" if is_starting else "version_not_served",
+        status=503 if is_starting else 400,
+        headers=headers,
     )
 
 

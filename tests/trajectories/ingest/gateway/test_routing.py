@@ -1,6 +1,7 @@
 """Which server answers a call, and for how long what was found is trusted."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,9 @@ from django.db import OperationalError
 from django.test import Client
 
 from flywheel.accounts.models import ApiKey
+from flywheel.agents.models import Artifact
+from flywheel.agents.weights import served_weights
+from flywheel.agents.weights.served_weights import Address
 from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.ingest.gateway import routing
 from flywheel.trajectories.ingest.gateway.journal import Journal
@@ -78,6 +82,38 @@ def test_a_live_version_that_no_server_answers_for_says_how_to_serve_it(
     assert (answer.status_code, refusal(content)["code"]) == (400, "version_not_served")
     assert "vLLM" in refusal(content)["message"]
     assert ask(client, gate, model="assistant")[0].status_code == 200, "which is the upstream's then"
+
+
+def test_small_weights_that_are_live_are_asked_in_the_process_that_serves_them(
+    client: Client,
+    gate: Headers,
+    upstream: Upstream,
+    build: Build,
+    settings: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings.HOME = tmp_path
+    weights = Artifact.objects.create(digest="0" * 64, manifest={}, kind="model", size=2_000_000)
+    version = build.version(weights=weights)
+    version.agent.live = version
+    version.agent.save()
+    answer, content = ask(client, gate, model="assistant@live")
+    assert (answer.status_code, refusal(content)["code"]) == (503, "version_loading"), "it was never started"
+    served_weights.announce(Address(upstream.url.removesuffix("/v1"), "sesame"))
+    assert (tmp_path / "weights_server.json").stat().st_mode & 0o777 == 0o600
+    for model in ("assistant@live", "assistant"):
+        assert ask(client, gate, model=model)[0].status_code == 200
+        seen = upstream.seen[-1]
+        assert (seen.body["model"], seen.headers["authorization"]) == (
+            f"assistant-v1-{version.digest[:8]}",
+            "Bearer sesame",
+        )
+    assert client.get("/gateway/v1/models", headers=gate).json()["data"][0]["id"] == "assistant@live"
+    monkeypatch.setenv("FLYWHEEL_SERVED_MB", "1")
+    answer, content = ask(client, gate, model="assistant@live")
+    assert (answer.status_code, refusal(content)["code"]) == (400, "version_not_served")
+    assert "2,000,000 bytes of weights, and FLYWHEEL_SERVED_MB has Flywheel answer with 1,000,000" in str(content)
 
 
 @pytest.mark.parametrize("model", ["nobody@live", "assistant@live", "@live"])
