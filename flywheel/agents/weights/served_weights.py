@@ -1,8 +1,8 @@
 """Small weights that a process of this installation answers with: which versions, under which names, and where.
 
-A name means one content for ever (`mail-agent-v3-9f8e7d6c`: number and digest of the version), so that whoever asks
-need not know what is loaded. The process says where it listens, and the token that it wants, in a file that only this
-installation's account reads.
+A name means one content for ever (`mail-agent-v3-9f8e7d6c5b4a3f2e`: number and digest of the version, so much of it
+that nobody can make another project's name theirs), and whoever asks need not know what is loaded. The process says
+where it listens, and the token that it wants, in a file that only this installation's account reads.
 """
 
 import json
@@ -18,7 +18,7 @@ from flywheel.agents.models import Version
 from flywheel.agents.version_content import TRANSFORMERS
 from flywheel.system import env
 
-_NAME = re.compile(r"(?P<agent>.+)-v(?P<number>[0-9]{1,9})-(?P<digest>[0-9a-f]{8})", re.ASCII)
+_NAME = re.compile(r"(?P<agent>.+)-v(?P<number>[0-9]{1,9})-(?P<digest>[0-9a-f]{16})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Address:
 
 def name_of(version: Version) -> str:
     """The name under which the process answers for the version."""
-    return f"{version.agent.name}-v{version.number}-{version.digest[:8]}"
+    return f"{version.agent.name}-v{version.number}-{version.digest[:16]}"
 
 
 def find(name: str) -> Version | None:

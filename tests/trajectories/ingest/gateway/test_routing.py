@@ -106,7 +106,7 @@ def test_small_weights_that_are_live_are_asked_in_the_process_that_serves_them(
         assert ask(client, gate, model=model)[0].status_code == 200
         seen = upstream.seen[-1]
         assert (seen.body["model"], seen.headers["authorization"]) == (
-            f"assistant-v1-{version.digest[:8]}",
+            f"assistant-v1-{version.digest[:16]}",
             "Bearer sesame",
         )
     assert client.get("/gateway/v1/models", headers=gate).json()["data"][0]["id"] == "assistant@live"

@@ -136,7 +136,7 @@ def test_a_killed_process_is_started_anew(
 def test_a_name_is_one_content(three: list[Version], build: Build) -> None:
     one, other = three[:2]
     assert served_weights.find(served_weights.name_of(one)) == one
-    assert served_weights.find(f"assistant-v1-{other.digest[:8]}") is None
+    assert served_weights.find(f"assistant-v1-{other.digest[:16]}") is None
     assert served_weights.find("assistant@1") is None
     assert served_weights.is_served(one)
     assert not served_weights.is_served(build.version()), "no weights of it are here"

@@ -99,7 +99,7 @@ def test_what_cannot_be_done_is_refused_with_its_field(ask: Ask, client: openai.
         ask(n=2)
     assert refused.value.param == "n"
     with pytest.raises(openai.NotFoundError, match="there is no version") as missing:
-        ask(model="assistant-v9-00000000")
+        ask(model="assistant-v9-0000000000000000")
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError, match="chat_template_kwargs are the version's own"):
         ask(extra_body={"chat_template_kwargs": {"enable_thinking": False}})
