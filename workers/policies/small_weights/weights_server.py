@@ -91,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = self._body()
             if self.path.partition("?")[0] != "/v1/chat/completions":
-                raise Refused(404, f"there is nothing at {self.path[:200]!r}")
+                raise Refused(404, f"these weights are asked at /v1/chat/completions alone, not at {self.path[:200]!r}")
             self._answer(chat_completions.read(body))
         except Refused as refused:
             self._refuse(refused)
