@@ -5,8 +5,7 @@ Weighted by the inverse of its chance, each session is an unbiased look at the d
     D = (A / r - (1 - A) / (1 - r)) (Z - m)
 
 with m the mean of the sessions before, which changes no expectation and takes spread away. D has known bounds, so bets
-on it are exact where an asymptotic sequence is not: that one was outside in 5.8 to 11.3% of ramps at a share of 10%,
-for 5% promised. Against "the difference is at least d"
+on it are exact at any share and from the first session on. Against "the difference is at least d"
 
     wealth *= 1 + c (d - D) / (D_max - d)
 
