@@ -18,7 +18,7 @@ from django.core.files import File
 from django.core.files.storage import default_storage
 
 from flywheel.agents import chat_template
-from flywheel.agents.models import Artifact
+from flywheel.agents.models import Artifact, Version
 from flywheel.core.digests import digest
 from flywheel.edge.refusals import Refused
 
@@ -69,6 +69,13 @@ def _files(directory: Path) -> list[Path]:
 
 def _manifest(files: list[Path]) -> dict[str, dict[str, Any]]:
     return {path.name: {"sha256": _sha256(path), "size": path.stat().st_size} for path in files}
+
+
+def places(version: Version) -> dict[str, str]:
+    """Where the version's weights and adapter are, as the spec of an engine names them; empty for what is not stored
+    here. Raises ArtifactError."""
+    stored = {"path": version.weights, "adapter": version.adapter}
+    return {name: str(local(artifact)) for name, artifact in stored.items() if artifact}
 
 
 def local(artifact: Artifact) -> Path:

@@ -73,15 +73,11 @@ def open_version(version: Version) -> Engine:
     project_id = version.agent.project_id
     is_own = version.endpoint.get("kind") == "transformers"
     spec = with_key(version.endpoint if is_own else with_price(version.endpoint, project_id), project_id)
-    if version.weights:
-        spec["path"] = str(artifacts.local(version.weights))
-    elif version.is_program:
+    if not version.weights and version.is_program:
         raise EngineError(f"{version} is a program: it makes whole attempts in evals, and no single answer")
-    elif spec.get("kind") == "transformers":
+    if not version.weights and is_own:
         raise EngineError(f"{version} has no weights here; make a version with weights, or one that names a server")
-    if version.adapter:
-        spec["adapter"] = str(artifacts.local(version.adapter))
-    engine = open_beside(spec)
+    engine = open_beside(spec | artifacts.places(version))
     return by_the_hour(engine, project_id) if is_own else engine
 
 

@@ -1,11 +1,16 @@
 """Two stages, SFT and then GRPO, of which a test ends the runs by itself."""
 
+import os
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
@@ -19,6 +24,8 @@ from flywheel.training.pipelines import pipeline_steps
 from flywheel.training.pipelines.pipeline_control import StageRequest, create
 from flywheel.training.pipelines.prompt_stages import PromptRequest
 from tests.training.conftest import NOON, Room
+from tests.waiting import PATIENCE_S
+from tests.worker import ROOT, database_url
 
 GATE = {"min_success": 0.6, "max_unsafe": 0.05}
 
@@ -131,3 +138,18 @@ def at_gate(line: Line) -> Callable[[], Pipeline]:
         return pipeline
 
     return make
+
+
+def run_to_its_death(script: str) -> None:
+    """Run the script in a process of its own, on this database, until it kills itself."""
+    environ = {"DJANGO_SETTINGS_MODULE": "flywheel.settings", "DATABASE_URL": database_url()}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, **environ, "FLYWHEEL_HOME": str(settings.HOME)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr

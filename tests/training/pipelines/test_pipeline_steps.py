@@ -1,15 +1,11 @@
 """A pipeline goes on by itself, once for each step, whoever dies on the way."""
 
-import os
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.db import connection
 
 from flywheel.accounts.actors import Actor
@@ -23,9 +19,8 @@ from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Pipeline, TrainingRun
 from flywheel.training.pipelines import pipeline_control, pipeline_steps, stage_gates
 from tests.training.launch.test_reward_lock import RESULT, green, recipe, rollouts
-from tests.training.pipelines.conftest import GATE, Line
+from tests.training.pipelines.conftest import GATE, Line, run_to_its_death
 from tests.waiting import PATIENCE_S
-from tests.worker import ROOT, database_url
 
 
 @pytest.mark.django_db
@@ -290,21 +285,7 @@ pipeline_steps.sweep()
 @pytest.mark.django_db(transaction=True)
 def test_a_kill_neither_loses_nor_doubles_a_stage(line: Line, point: str, runs: int) -> None:
     pipeline = ready_for_the_second(line)
-    done = subprocess.run(
-        [sys.executable, "-c", DIES.format(point=point)],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "flywheel.settings",
-            "DATABASE_URL": database_url(),
-            "FLYWHEEL_HOME": str(settings.HOME),
-        },
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == -9, done.stderr
+    run_to_its_death(DIES.format(point=point))
     assert TrainingRun.objects.count() == runs
     for _ in range(2):
         pipeline_steps.sweep()

@@ -1,14 +1,10 @@
 """A pipeline may begin with a new prompt: evaluated beside the old one, judged at the gate, and learnt with."""
 
 import json
-import os
-import subprocess
-import sys
 import uuid
 from typing import Any
 
 import pytest
-from django.conf import settings
 
 from flywheel.agents.models import Artifact
 from flywheel.core.evidence.statistics.eval_metrics import Row
@@ -26,9 +22,7 @@ from flywheel.training.models import Pipeline, PipelineStage, TrainingRun
 from flywheel.training.pipelines import pipeline_control, pipeline_steps, prompt_stages
 from tests.evals.fake import FakeEngine, carry_out, right, work, wrong
 from tests.training.launch.test_reward_lock import RESULT, rollouts
-from tests.training.pipelines.conftest import Line
-from tests.waiting import PATIENCE_S
-from tests.worker import ROOT, database_url
+from tests.training.pipelines.conftest import Line, run_to_its_death
 from workers.jobs import eval_runs
 
 NEW: dict[str, Any] = {"algorithm": "prompt", "system_prompt": "Check the day."}
@@ -215,21 +209,7 @@ def test_a_kill_while_it_begins_leaves_both_evals_or_none(line: Line) -> None:
     pipeline = line.try_prompt()
     PipelineStage.objects.update(draft_eval=None, base_eval=None)
     EvalRun.objects.filter(split=Split.TRAIN).delete()
-    done = subprocess.run(
-        [sys.executable, "-c", DIES],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "flywheel.settings",
-            "DATABASE_URL": database_url(),
-            "FLYWHEEL_HOME": str(settings.HOME),
-        },
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == -9, done.stderr
+    run_to_its_death(DIES)
     assert not EvalRun.objects.filter(split=Split.TRAIN).exists()
     for _ in range(2):
         swept(pipeline)

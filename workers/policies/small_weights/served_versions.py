@@ -116,7 +116,7 @@ class ServedVersion:
 
     def _run(self) -> None:
         try:
-            self._engine = ProcessEngine(spec_of(self.version))
+            self._engine = ProcessEngine(self.version.endpoint | artifacts.places(self.version))
             self.is_loaded = True
             while (batch := self._batch()) is not None:
                 answers = self._engine.speak([waiter.call for waiter in batch], self._hear)
@@ -165,13 +165,6 @@ class ServedVersion:
         waiter.heard.put(heard)
 
 
-def spec_of(version: Version) -> dict[str, Any]:
-    """The spec of an engine with the version's weights, which are stored here. Raises ArtifactError."""
-    assert version.weights is not None
-    spec = {**version.endpoint, "path": str(artifacts.local(version.weights))}
-    return spec | ({"adapter": str(artifacts.local(version.adapter))} if version.adapter else {})
-
-
 class ServedVersions:
     """All that are served, by their names. For several threads."""
 
@@ -201,7 +194,9 @@ class ServedVersions:
         needed = self._needed()
         with self._lock:
             for name, version in needed.items():
-                if name not in self._served and version is not None:
+                # Nothing gives way for it: what does might be wanted as much, and come back in its turn.
+                has_room = len(self._served) < MOST_LOADED
+                if name not in self._served and version is not None and has_room:
                     with contextlib.suppress(Refused):
                         self._begin(name, version)
             for served in list(self._served.values()):

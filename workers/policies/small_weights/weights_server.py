@@ -4,21 +4,19 @@ Nothing that is logged holds what was asked or answered.
 """
 
 import contextlib
-import hmac
 import json
 import queue
 import select
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from django.db import Error
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatResponse
+from flywheel.core.network.json_server import JsonHandler, JsonServer
 from workers.policies.small_weights import chat_completions
 from workers.policies.small_weights.chat_completions import Asked, Refused
 from workers.policies.small_weights.served_versions import RETRY_AFTER_S, ServedVersion, ServedVersions, Waiter, away
@@ -35,21 +33,10 @@ class Left(Exception):
     """The caller is gone."""
 
 
-class WeightsServer(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
+class WeightsServer(JsonServer):
     def __init__(self, address: tuple[str, int], token: str, versions: ServedVersions) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, Handler)
-        self.token, self.versions = token, versions
-        self._tended = time.monotonic()
-
-    def server_bind(self) -> None:
-        """As it is bound, without asking anybody for this machine's name."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        super().__init__(address, Handler, token)
+        self.versions = versions
 
     @property
     def port(self) -> int:
@@ -60,18 +47,9 @@ class WeightsServer(ThreadingHTTPServer):
             with contextlib.suppress(Error):  # the database is away: what is loaded answers on
                 self.versions.tend()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller who did not wait for an answer is nobody's mistake; the rest goes to stderr."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError | Left):
-            super().handle_error(request, client_address)
 
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: WeightsServer
-    protocol_version = "HTTP/1.1"
-    timeout = 120
-    disable_nagle_algorithm = True
-    server_version, sys_version = "Flywheel", ""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -104,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
     def _is_known(self) -> bool:
         """Whether the caller has the token. Answers who has not."""
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.server.token.encode()):
+        if scheme.lower() == "bearer" and self.is_token(given):
             return True
         self.close_connection = True
         self._refuse(Refused(401, "send Authorization: Bearer TOKEN, of this installation", code="invalid_api_key"))
@@ -203,18 +181,4 @@ class Handler(BaseHTTPRequestHandler):
         self._send(refused.status, refused.body())
 
     def _send(self, status: int, body: dict[str, Any]) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        if status == 401:
-            self.send_header("WWW-Authenticate", "Bearer")
-        if status == 503:
-            self.send_header("Retry-After", str(RETRY_AFTER_S))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: conversations do not belong into logs."""
+        self.send_json(status, body, {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {})

@@ -35,16 +35,17 @@ ADDED = {"prompt": "Prompt", "examples": "Examples"}
 """Kinds of draft that the form adds, and their names."""
 
 
+def prompt_field() -> forms.CharField:
+    """A system prompt, to be edited."""
+    area = forms.Textarea(attrs={"rows": 12, "spellcheck": "false", "class": "code"})
+    return forms.CharField(required=False, strip=False, max_length=LONGEST_PROMPT, label="System prompt", widget=area)
+
+
 class DraftForm(forms.Form):
     """A draft: its parent's prompt and descriptions of tools, to be edited."""
 
     name = forms.CharField(max_length=LONGEST_NAME)
-    system_prompt = forms.CharField(
-        required=False,
-        strip=False,
-        max_length=LONGEST_PROMPT,
-        widget=forms.Textarea(attrs={"rows": 12, "spellcheck": "false", "class": "code"}),
-    )
+    system_prompt = prompt_field()
 
     temperature = forms.FloatField(min_value=0, max_value=5, required=False)
     top_p = forms.FloatField(label="Top p", min_value=0, max_value=1, required=False)

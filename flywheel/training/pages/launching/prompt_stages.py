@@ -17,9 +17,8 @@ from flywheel.agents.references import find_version
 from flywheel.edge.refusals import Missing, at_field, refusal_shown
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.runs.submission import MAX_SAMPLES, MAX_SEED
-from flywheel.training.fixes.trial_lifecycle import LONGEST_PROMPT
 from flywheel.training.models import FixDraft
-from flywheel.training.pages.fixes.fix_forms import offered
+from flywheel.training.pages.fixes.fix_forms import offered, prompt_field
 from flywheel.training.pages.launch_form import first_base, first_set
 from flywheel.training.pages.launching import stage_forms
 from flywheel.training.pipelines import prompt_stages
@@ -33,13 +32,7 @@ class PromptForm(forms.Form):
     """A draft or a text, and how it is tried; `parent` and `task_set` are chosen above it."""
 
     draft = forms.CharField(required=False)
-    system_prompt = forms.CharField(
-        required=False,
-        strip=False,
-        max_length=LONGEST_PROMPT,
-        label="System prompt",
-        widget=forms.Textarea(attrs={"rows": 12, "spellcheck": "false", "class": "code"}),
-    )
+    system_prompt = prompt_field()
     samples = forms.IntegerField(
         min_value=1, max_value=MAX_SAMPLES, label="Samples per task (k)", help_text="Of both versions."
     )

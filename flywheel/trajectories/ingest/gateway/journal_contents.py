@@ -113,9 +113,6 @@ def events(pieces: Sequence[Frame]) -> Iterator[tuple[float, str]]:
 # Small readings
 
 
-# Small readings
-
-
 def json_object(data: bytes) -> dict[str, Any]:
     try:
         return as_dict(json.loads(data))

@@ -102,6 +102,24 @@ def test_the_one_asked_longest_ago_gives_way(
     assert refused.value.status == 503
 
 
+def test_nothing_gives_way_for_what_nobody_has_asked_for(
+    versions: ServedVersions,
+    three: list[Version],
+    build: Build,
+    engine: type[Engine],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else two agents of which more is wanted than there is room for would take it from each other for ever."""
+    monkeypatch.setattr(served_versions, "MOST_LOADED", 2)
+    for version in three[:2]:
+        ask(versions, version)
+    go_live(three[2], build)
+    versions.tend()
+    assert versions.names() == names(*three[:2])
+    ask(versions, three[2])
+    assert versions.names() == names(*three[1:])
+
+
 def test_weights_that_are_damaged_say_so_and_are_not_tried_at_once_again(
     versions: ServedVersions, three: list[Version], monkeypatch: pytest.MonkeyPatch
 ) -> None:

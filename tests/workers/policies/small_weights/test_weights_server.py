@@ -16,6 +16,7 @@ import openai
 import pytest
 from django.test import Client
 
+from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.weights import served_weights
 from flywheel.agents.weights.served_weights import Address
@@ -236,7 +237,7 @@ def test_who_comes_while_the_weights_load_is_told_when_it_takes_too_long(
 ) -> None:
     monkeypatch.setattr(weights_server, "LOAD_S", 0.0)
     is_told = threading.Event()
-    monkeypatch.setattr(served_versions, "spec_of", lambda _: is_told.wait(PATIENCE_S))
+    monkeypatch.setattr(artifacts, "places", lambda _: {"is_told": is_told.wait(PATIENCE_S)})
     with pytest.raises(openai.InternalServerError, match="are being loaded") as refused:
         ask()
     is_told.set()
