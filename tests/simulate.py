@@ -35,7 +35,7 @@ from flywheel.core.envs.workplace.request_templates import generate
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS
 from flywheel.core.evidence.compared_items import Item, item_of_task, items_of_row, wanted_of
 from flywheel.core.evidence.contamination import check
-from flywheel.core.evidence.gate import Evidence, Policy, confirm, decide
+from flywheel.core.evidence.gate.decision import Evidence, Policy, confirm, decide
 from flywheel.core.evidence.reward_audit_rule import Judgement, examine, share_of_passes
 from flywheel.core.evidence.statistics import estimates
 from flywheel.core.evidence.statistics.eval_metrics import METRICS, Row, task_means

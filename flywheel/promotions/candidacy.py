@@ -8,8 +8,8 @@ from django.db.models import Q
 
 from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
-from flywheel.core.evidence.gate import Evidence, decide
-from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.gate.decision import Evidence, decide
+from flywheel.core.evidence.gate.decision import Policy as Rules
 from flywheel.core.evidence.statistics.arm_comparison import compare, difference
 from flywheel.core.evidence.statistics.eval_metrics import Row
 from flywheel.edge.jobs import State

@@ -6,8 +6,8 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.core.evidence import gate_power
-from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.gate import gate_power
+from flywheel.core.evidence.gate.decision import Policy as Rules
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.set_power import measured_scope

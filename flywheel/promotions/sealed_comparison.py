@@ -16,7 +16,7 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.core import verifiers
-from flywheel.core.evidence.gate import Policy, confirm, detectable, spending
+from flywheel.core.evidence.gate.decision import Policy, confirm, detectable, spending
 from flywheel.core.evidence.statistics.arm_comparison import difference
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused

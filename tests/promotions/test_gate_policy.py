@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
-from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.gate.decision import Policy as Rules
 from flywheel.edge.refusals import Refused
 from flywheel.promotions.gate_policy import change_policy, deciding_set, with_planned_margins
 from flywheel.promotions.models import Candidate, Policy

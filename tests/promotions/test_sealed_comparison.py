@@ -11,7 +11,7 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
-from flywheel.core.evidence.gate import spending
+from flywheel.core.evidence.gate.decision import spending
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger

@@ -22,7 +22,7 @@ from flywheel.accounts.models import ApiKey, Membership, Project, Role, User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.core.envs.policy_rollouts import Engine
-from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.gate.decision import Policy as Rules
 from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
 from flywheel.edge.refusals import Refused

@@ -1,4 +1,4 @@
-"""Agents, their immutable versions, reward models, the artifacts (weights) of both, and the keys of attempts."""
+"""Agents, versions, splits of sessions, reward models, their artifacts (weights), and the keys of attempts."""
 
 from flywheel.agents.models.agents import Agent
 from flywheel.agents.models.artifacts import Artifact
@@ -6,6 +6,7 @@ from flywheel.agents.models.attempt_keys import AttemptKey, AttemptSpan
 from flywheel.agents.models.hub_versions import HubVersion, HubVersionEvent
 from flywheel.agents.models.merged_weights import MergedWeights, MergedWeightsEvent
 from flywheel.agents.models.reward_models import RewardModel
+from flywheel.agents.models.splits import Split, SplitUnit
 from flywheel.agents.models.versions import Version
 
 __all__ = [
@@ -18,5 +19,7 @@ __all__ = [
     "MergedWeights",
     "MergedWeightsEvent",
     "RewardModel",
+    "Split",
+    "SplitUnit",
     "Version",
 ]

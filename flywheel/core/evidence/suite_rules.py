@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from flywheel.core.evidence.gate import Policy
+from flywheel.core.evidence.gate.decision import Policy
 from flywheel.core.evidence.statistics.estimates import NO_VARIANCE
 from flywheel.core.evidence.statistics.exact_tests import Tried, chances, more_often
 from flywheel.core.text.number_words import n_tasks, percent, points

@@ -1,4 +1,4 @@
-"""Plan what a frozen set can show by its project's gate policy, before running it; see `core.evidence.gate_power`.
+"""Plan what a frozen set can show by its project's gate policy, before running it; see `core.evidence.gate.gate_power`.
 
 What its baseline is like is read off an eval of it: the newest of the version that is meant (the live one where none
 is), else the newest of any; where there is none yet, planning defaults stand and the plan says so.
@@ -10,8 +10,8 @@ from random import Random
 
 from django.db.models import Case, Count, IntegerField, Value, When
 
-from flywheel.core.evidence.gate import Policy
-from flywheel.core.evidence.gate_power import Power, power_of
+from flywheel.core.evidence.gate.decision import Policy
+from flywheel.core.evidence.gate.gate_power import Power, power_of
 from flywheel.core.evidence.statistics.eval_metrics import Row
 from flywheel.core.evidence.statistics.eval_scope import BASELINE_SAMPLES, SAMPLES, Part, Rates, Scope, rates_of
 from flywheel.core.text.number_words import percent

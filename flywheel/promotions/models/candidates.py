@@ -15,8 +15,13 @@ class Candidate(models.Model):
 
     class State(models.TextChoices):
         WAITING = "waiting", "waiting for an approver"
+        RAMPING = "ramping", "being released by steps"
         PROMOTED = "promoted"
         REJECTED = "rejected"
+        TAKEN_BACK = "taken_back", "taken back"
+        """Its ramp found harm. Only an approval that names that ramp lets it out again."""
+        STOPPED = "stopped", "ramp stopped"
+        """A person stopped its ramp, or the live version moved meanwhile."""
         VOID = "void"
         """The evidence no longer fits: another version went live meanwhile."""
 

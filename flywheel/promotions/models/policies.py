@@ -7,7 +7,7 @@ from flywheel.accounts.models import Project, User
 
 
 class Policy(models.Model):
-    """Requirements for a candidate, as `core.evidence.gate.Policy`; immutable, a change is a new version."""
+    """Requirements for a candidate, as `core.evidence.gate.decision.Policy`; immutable, a change is a new version."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="policies")
     version = models.PositiveIntegerField()

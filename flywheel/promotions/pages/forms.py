@@ -4,7 +4,7 @@ from typing import Any
 
 from django import forms
 
-from flywheel.core.evidence.gate import LIMITS, Limit, Policy
+from flywheel.core.evidence.gate.decision import LIMITS, Limit, Policy
 
 
 class DecisionForm(forms.Form):

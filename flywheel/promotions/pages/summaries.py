@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
-from flywheel.core.evidence.gate import Policy
+from flywheel.core.evidence.gate.decision import Policy
 from flywheel.environments.ledger import openings
 from flywheel.evals.pages.comparison_context import comparison_context
 from flywheel.promotions import sealed_comparison, suite_standings

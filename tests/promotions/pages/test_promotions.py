@@ -8,7 +8,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, User
 from flywheel.agents.models import Agent
-from flywheel.core.evidence.gate import LIMITS
+from flywheel.core.evidence.gate.decision import LIMITS
 from flywheel.evals.models import EvalRun
 from flywheel.failures.buckets.bucket_lifecycle import close
 from flywheel.failures.labels.decisions import decide

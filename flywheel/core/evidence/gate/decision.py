@@ -33,7 +33,15 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
-from flywheel.core.evidence.guard_checks import Check, above, below, difference_guard, side_effects, some, unmeasured
+from flywheel.core.evidence.gate.guard_checks import (
+    Check,
+    above,
+    below,
+    difference_guard,
+    side_effects,
+    some,
+    unmeasured,
+)
 from flywheel.core.evidence.statistics.arm_comparison import (
     cost_ratio,
     difference,

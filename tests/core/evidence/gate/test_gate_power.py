@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.core.evidence.gate import Evidence, Policy, confirm, decide
-from flywheel.core.evidence.gate_power import (
+from flywheel.core.evidence.gate.decision import Evidence, Policy, confirm, decide
+from flywheel.core.evidence.gate.gate_power import (
     LEAST_CHANCE,
     MODEST,
     More,

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from scipy import special
 
-from flywheel.core.evidence.gate import LIMITS, SHARES, TOLERATED, Policy, spending
-from flywheel.core.evidence.guard_checks import MOST_TASKS, POWER, RISE, rise_caught
+from flywheel.core.evidence.gate.decision import LIMITS, SHARES, TOLERATED, Policy, spending
+from flywheel.core.evidence.gate.guard_checks import MOST_TASKS, POWER, RISE, rise_caught
 from flywheel.core.evidence.statistics.estimates import proportion_upper
 from flywheel.core.evidence.statistics.eval_scope import Part, Scope
 from flywheel.core.evidence.statistics.power import minimum_detectable

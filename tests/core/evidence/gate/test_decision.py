@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flywheel.core.evidence.gate import (
+from flywheel.core.evidence.gate.decision import (
     LIMITS,
     Decision,
     Evidence,
@@ -16,7 +16,7 @@ from flywheel.core.evidence.gate import (
     detectable,
     spending,
 )
-from flywheel.core.evidence.guard_checks import Check
+from flywheel.core.evidence.gate.guard_checks import Check
 from flywheel.core.evidence.statistics.eval_metrics import Row
 
 SLICES = {f"t{i}": "hurt" if i < 20 else "fine" for i in range(60)}

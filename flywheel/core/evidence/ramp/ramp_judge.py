@@ -1,0 +1,148 @@
+"""The judgement of a ramp after some final sessions: harm, doubt, or proof. Pure, and the same after every restart.
+
+Each signal has a wealth of its own (`statistics.sequential.arm_bets`) with its part of the ramp's chance of error; the
+candidate is taken back where one reaches its bound. What holds a ramp instead: arms that are not as large as was
+promised, and results that are missing more often in one arm, for then no comparison holds.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flywheel.core.evidence.ramp.ramp_plan import WHOLE, Plan
+from flywheel.core.evidence.statistics.sequential.arm_bets import DIFFERENT, ArmBets
+from flywheel.core.evidence.statistics.sequential.arm_difference import not_worse
+from flywheel.core.evidence.statistics.sequential.share_check import share_log_wealth
+
+DOUBT: Final = 0.001
+"""The chance that a ramp whose coin and results are sound is ever held."""
+PROOF: Final = 0.05
+"""The chance that a ramp finishes by proof though the candidate is worse by the margin or more."""
+MISSING: Final = "missing"
+UNSURE: Final = 20.0
+"""From this wealth of `missing` on, `failed` alone takes nothing back: where results of one arm are missing, those that
+are known come from the other, and look like a difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session whose result is final."""
+
+    is_candidate: bool
+    share: float
+    """The chance with which it was put into the candidate's arm."""
+    parts: Mapping[str, float | None]
+    """By signal the part of it that went wrong, from 0 to 1; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The wealth of each signal, that of `missing` too, and all that is needed to go on."""
+
+    bets: Mapping[str, ArmBets]
+
+    @classmethod
+    def begin(cls, plan: Plan) -> "Judgement":
+        return cls({key: ArmBets() for key in plan.signals} | {MISSING: ArmBets(DIFFERENT)})
+
+    @property
+    def wealth(self) -> dict[str, float]:
+        return {key: bets.wealth for key, bets in self.bets.items()}
+
+    def follow(self, sessions: Sequence[Session]) -> tuple[list[dict[str, float]], "Judgement"]:
+        """Return the wealth of each signal after each of these further sessions, and the state after the last.
+
+        Raises ValueError as `arm_bets.sessions` does.
+        """
+        paths: list[dict[str, float]] = [{} for _ in sessions]
+        after = {}
+        for key, bets in self.bets.items():
+            known = [
+                (row, session, part)
+                for row, session in enumerate(sessions)
+                if (part := _part(session, key)) is not None
+            ]
+            wealth, after[key] = bets.follow(
+                [float(session.is_candidate) for _, session, _ in known],
+                [session.share for _, session, _ in known],
+                [part for *_, part in known],
+            )
+            present, found = bets.wealth, dict(zip((row for row, *_ in known), map(float, wealth), strict=True))
+            for row, path in enumerate(paths):
+                present = path[key] = found.get(row, present)
+        return paths, Judgement(after)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            key: {
+                "differences": list(bets.differences),
+                "logs": list(bets.logs),
+                "failed": bets.failed,
+                "sessions": bets.sessions,
+            }
+            for key, bets in self.bets.items()
+        }
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> "Judgement":
+        return cls(
+            {
+                key: ArmBets(tuple(kept["differences"]), tuple(kept["logs"]), kept["failed"], kept["sessions"])
+                for key, kept in given.items()
+            }
+        )
+
+
+def harms(plan: Plan, wealth: Mapping[str, float]) -> list[str]:
+    """The signals whose bound is reached, the one that is farthest beyond it first."""
+    reached = {
+        key: wealth[key] * plan.alphas[key] for key in plan.signals if wealth.get(key, 0) * plan.alphas[key] >= 1
+    }
+    return sorted(reached, key=lambda key: -reached[key])
+
+
+def doubts(plan: Plan, wealth: Mapping[str, float], met: Sequence[tuple[int, int, int]]) -> list[str]:
+    """Why no comparison holds, in words; empty where nothing speaks against it.
+
+    `met` has, for each share in parts of `WHOLE`, the sessions that were put into the candidate's arm and into live's,
+    final or not.
+    """
+    found = []
+    stages = [(share / WHOLE, candidate, live) for share, candidate, live in met if candidate + live]
+    if share_log_wealth(stages) >= -math.log(DOUBT):
+        counts = "; ".join(
+            f"{candidate:,} of {candidate + live:,} sessions at {share:.0%}" for share, candidate, live in stages
+        )
+        found.append(f"the arms are not as large as planned: {counts} went to the candidate")
+    is_unsure = wealth[MISSING] >= UNSURE and "failed" in _reached(plan, wealth)
+    if is_unsure or wealth[MISSING] >= 1 / DOUBT:
+        found.append("results are missing more often in one arm than in the other")
+    return found
+
+
+def proof(plan: Plan, sessions: Sequence[Session]) -> float:
+    """Return the wealth against "sessions of the candidate fail more often by the margin or more": shown not to be at
+    1 / `PROOF`. `sessions` are all of the ramp in the order in which they became final."""
+    known = [(session, part) for session in sessions if (part := session.parts.get("failed")) is not None]
+    if not known:
+        return 1.0
+    path = not_worse(
+        [float(session.is_candidate) for session, _ in known],
+        [session.share for session, _ in known],
+        [part for _, part in known],
+        margin=plan.margin,
+    )
+    return float(path.max())
+
+
+def _reached(plan: Plan, wealth: Mapping[str, float]) -> dict[str, float]:
+    """By how much the signals whose bound is reached are beyond it."""
+    times = {key: wealth.get(key, 0.0) * plan.alphas[key] for key in plan.signals}
+    return {key: beyond for key, beyond in times.items() if beyond >= 1}
+
+
+def _part(session: Session, key: str) -> float | None:
+    if key == MISSING:
+        return float(session.parts.get("failed") is None)
+    return session.parts.get(key)

@@ -1,0 +1,101 @@
+"""Releases by steps, and every change of one."""
+
+from functools import cached_property
+
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from flywheel.accounts.models import User
+from flywheel.agents.models import Agent, Split
+from flywheel.core.evidence.ramp import ramp_plan
+from flywheel.promotions.models.candidates import Candidate
+from flywheel.promotions.models.promotions import Promotion
+
+
+class Ramp(models.Model):
+    """An approved candidate on its way to all sessions. Only `promotions.ramps` moves it, by compare-and-set on
+    `generation`, each time with a `RampChange`."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting", "waiting for its server"
+        SHADOW = "shadow", "shadow"
+        RUNNING = "running", "running"
+        HOLDING = "holding", "on hold"
+        FINISHED = "finished", "finished"
+        TAKEN_BACK = "taken_back", "taken back"
+        STOPPED = "stopped", "stopped"
+
+    OPEN = (State.WAITING, State.SHADOW, State.RUNNING, State.HOLDING)
+
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="ramps")
+    candidate = models.ForeignKey(Candidate, on_delete=models.PROTECT, related_name="ramps")
+    split = models.OneToOneField(Split, on_delete=models.PROTECT, related_name="ramp")
+    after = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """The earlier ramp of the same version that its approval names."""
+    plan = models.JSONField()
+    """As `core.evidence.ramp.ramp_plan.Plan`; part of what was approved."""
+    state = models.CharField(max_length=16, choices=State, default=State.WAITING)
+    stage = models.PositiveIntegerField(default=0)
+    """Index of the present stage."""
+    stage_since = models.DateTimeField(default=timezone.now)
+    generation = models.PositiveIntegerField(default=1)
+    agent_generation = models.PositiveIntegerField()
+    """The agent's when it was approved: where that has moved, the ramp stops."""
+    override = models.BooleanField(default=False)
+    """Whether it was approved against the gate."""
+    reason = models.TextField()
+    approved_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    judgement = models.JSONField(default=dict, blank=True)
+    """As `core.evidence.ramp.ramp_judge.Judgement`, after all units that are final."""
+    finding = models.JSONField(default=dict, blank=True)
+    """Why it is held, was taken back or stopped: `{"words", "signals", "units"}`, and its numbers then."""
+    promotion = models.OneToOneField(Promotion, on_delete=models.PROTECT, null=True, blank=True, related_name="ramp")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["agent"],
+                condition=Q(state__in=["waiting", "shadow", "running", "holding"]),
+                name="ramp_one_open",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"ramp {self.pk}"
+
+    @cached_property
+    def rules(self) -> ramp_plan.Plan:
+        """The plan."""
+        return ramp_plan.Plan.from_json(self.plan)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in self.OPEN
+
+
+class RampChange(models.Model):
+    """One change of a ramp, append-only: a trigger refuses every update and delete."""
+
+    ramp = models.ForeignKey(Ramp, on_delete=models.PROTECT, related_name="changes")
+    generation = models.PositiveIntegerField()
+    """The ramp's after it."""
+    state = models.CharField(max_length=16, choices=Ramp.State)
+    stage = models.PositiveIntegerField()
+    share = models.PositiveIntegerField()
+    """The split's after it."""
+    by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """Empty where the judge made it."""
+    reason = models.TextField()
+    data = models.JSONField(default=dict, blank=True)
+    """Numbers of that moment: sessions by arm, wealth by signal."""
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["ramp", "generation"], name="ramp_change_once")]
+
+    def __str__(self) -> str:
+        return f"{self.ramp}: {self.reason}"

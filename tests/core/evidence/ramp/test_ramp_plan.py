@@ -1,0 +1,56 @@
+import pytest
+
+from flywheel.core.errors import FieldError
+from flywheel.core.evidence.ramp.ramp_plan import ALPHA, BUCKETS_ALPHA, SIGNALS, Plan, Stage, with_buckets
+
+
+def test_the_default_plan_spends_at_most_five_percent_with_buckets_too() -> None:
+    plan = with_buckets(Plan(), ["wrong_tool", "wrong_arguments"])
+    assert sum(plan.alphas.values()) <= ALPHA
+    assert plan.alphas["bucket:wrong_tool"] == BUCKETS_ALPHA / 2
+    assert plan.alphas.keys() >= SIGNALS.keys()
+
+
+def test_a_signal_that_needs_a_limit_is_judged_only_with_one() -> None:
+    assert "slow" not in Plan().signals
+    assert "slow" in Plan(limits={"slow": 2.0}).signals
+
+
+def test_a_plan_is_the_same_from_its_json() -> None:
+    plan = Plan(stages=(Stage(100, 20, 0.5), Stage(5000)), finish="person", limits={"dear": 0.1}, holdback=500)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "words"),
+    [
+        ({"stages": []}, "stages", "from 1 to 10"),
+        ({"stages": [{"share": 0}]}, "stages", "from 1 to 9999"),
+        ({"stages": [{"share": 10_000}]}, "stages", "from 1 to 9999"),
+        ({"stages": [{"share": float("nan")}]}, "stages", "whole number"),
+        ({"stages": [{"share": True}]}, "stages", "whole number"),
+        ({"stages": [{"share": 2500}, {"share": 500}]}, "stages", "shares rise"),
+        ({"stages": [{"share": 500}, {"share": 500}]}, "stages", "shares rise"),
+        ({"stages": [{"part": 500}]}, "stages", "nothing else"),
+        ({"stages": "all"}, "stages", "is a list"),
+        ({"stages": [{"share": 500, "sessions": 0}]}, "stages", "at least 1 session"),
+        ({"stages": [{"share": 500, "minutes": float("nan")}]}, "stages", "number from 0"),
+        ({"finish": "never"}, "finish", "proof, person"),
+        ({"margin": 0}, "margin", "0.001 to 0.5"),
+        ({"alphas": {"failed": 0.06}}, "alphas.failed", "to 0.05"),
+        ({"alphas": {"failed": 0.04, "unsafe": 0.02}}, "alphas", "0.0600 together"),
+        ({"alphas": {"failed": float("nan")}}, "alphas.failed", "nan"),
+        ({"alphas": {"unsafe": 0.01}}, "alphas", "failed must be judged"),
+        ({"alphas": {"failed": 0.01, "mood": 0.01}}, "alphas", "is no signal"),
+        ({"limits": {"failed": 1}}, "limits", "takes no limit"),
+        ({"limits": {"slow": 0}}, "limits.slow", "not 0"),
+        ({"quiet_s": 0}, "quiet_s", "from 1"),
+        ({"quiet_s": 60, "wait_s": 30}, "wait_s", "from 60"),
+        ({"holdback": 2000}, "holdback", "from 0 to 1000"),
+        ({"speed": 1}, "speed", "is not part of a plan"),
+    ],
+)
+def test_a_bad_plan_says_which_part_and_would_be_right(given: dict[str, object], field: str, words: str) -> None:
+    with pytest.raises(FieldError, match=words) as caught:
+        Plan.from_json(given)
+    assert caught.value.field == field
