@@ -96,9 +96,9 @@ class Judgement:
 
 def harms(plan: Plan, wealth: Mapping[str, float]) -> list[str]:
     """The signals whose bound is reached, the one that is farthest beyond it first."""
-    reached = {
-        key: wealth[key] * plan.alphas[key] for key in plan.signals if wealth.get(key, 0) * plan.alphas[key] >= 1
-    }
+    reached = _reached(plan, wealth)
+    if wealth[MISSING] >= UNSURE:
+        reached.pop("failed", None)
     return sorted(reached, key=lambda key: -reached[key])
 
 
