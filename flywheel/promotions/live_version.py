@@ -5,19 +5,20 @@ never approve their own work: who launched may not approve, here and as a constr
 """
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
 from django.db import transaction
 from django.db.models import F
+from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.weights import served_weights
 from flywheel.core.digests import digest
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.evals.serving import loaded_adapters, version_isolation
 from flywheel.promotions import suite_standings
-from flywheel.promotions.models import Candidate, LateReason, Promotion
+from flywheel.promotions.models import Candidate, LateReason, Promotion, Ramp
 from flywheel.promotions.sealed_comparison import Comparison, final_of
 
 PROMOTE_S = 30.0
@@ -27,39 +28,78 @@ ROLLBACK_S = 10.0
 MOVED = "the live version changed while you decided; look at the page again"
 
 
-def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int, override: bool = False) -> Promotion:
+_ROWS = Candidate.objects.select_related("agent__live", "version", "baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """An approver's decision, as it was meant."""
+
+    actor: Actor
+    reason: str
+    generation: int
+    """The agent's as the approver saw it."""
+    override: bool = False
+    """Whether it is meant against the gate."""
+    again: int | None = None
+    """The last ramp of the version, where that was taken back or stopped: nobody lets it out again unaware of it."""
+    ramp_pk: int | None = None
+    """The ramp that finishes with it, of a candidate that is being released by steps."""
+
+
+def promote(
+    *,
+    candidate: Candidate,
+    actor: Actor,
+    reason: str,
+    generation: int,
+    override: bool = False,
+    again: int | None = None,
+) -> Promotion:
     """Approve a waiting candidate and make its version live.
 
     `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible, that the
     sealed part of its set (where it has one) does not confirm, or that has not passed every regression suite of its
-    agent (one that was retired since it was made is not passed), needs `override`, and is marked for ever. Raises
-    Refused.
+    agent (one that was retired since it was made is not passed), needs `override`, and is marked for ever; `again`
+    names the last ramp of the version where that was taken back or stopped. Raises Refused.
     """
-    rows = Candidate.objects.select_related("agent", "version", "baseline")
-    check = partial(_check, actor=actor, reason=reason, generation=generation, override=override)
-    check(rows.get(pk=candidate.pk))  # what is refused anyway asks no server
+    approval = Approval(actor, reason, generation, override, again)
+    approved(candidate, approval)  # what is refused anyway asks no server
     # Nobody waits for a server with the agent's lock.
     server = loaded_adapters.hand_over(candidate.version, within_s=PROMOTE_S)
-    with transaction.atomic():
-        Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
-        row = rows.select_for_update(of=("self",)).get(pk=candidate.pk)
-        stands, final, against = check(row)
-        promotion = Promotion(
-            agent=row.agent,
-            kind=Promotion.Kind.PROMOTE,
-            after=row.version,
-            candidate=row,
-            proposed_by=row.proposed_by,
-            against_the_gate=bool(against),
-            suites=[stand.snapshot() for stand in stands],
-            sealed=final.snapshot() if final else {},
-            reason=reason,
-        )
-        _move(promotion, server, actor, generation)
-        row.state = Candidate.State.PROMOTED
-        row.save(update_fields=["state"])
-        row.agent.candidates.filter(state=Candidate.State.WAITING).update(state=Candidate.State.VOID)
+    return go_live(candidate, approval, server)
+
+
+@transaction.atomic
+def go_live(candidate: Candidate, approval: Approval, server: tuple[str, str]) -> Promotion:
+    """Make the candidate's version live if it may be, as all checks say now; `server` as `loaded_adapters.hand_over`
+    has it. Raises Refused."""
+    Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
+    row = _ROWS.select_for_update(of=("self",)).get(pk=candidate.pk)
+    stands, final, against = _check(row, approval)
+    promotion = Promotion(
+        agent=row.agent,
+        kind=Promotion.Kind.PROMOTE,
+        after=row.version,
+        candidate=row,
+        proposed_by=row.proposed_by,
+        against_the_gate=bool(against),
+        suites=[stand.snapshot() for stand in stands],
+        sealed=final.snapshot() if final else {},
+        reason=approval.reason,
+    )
+    _move(promotion, server, approval.actor, approval.generation)
+    row.state = Candidate.State.PROMOTED
+    row.save(update_fields=["state"])
+    row.agent.candidates.filter(state=Candidate.State.WAITING).update(state=Candidate.State.VOID)
     return promotion
+
+
+def approved(candidate: Candidate, approval: Approval, *, is_locked: bool = False) -> Candidate:
+    """The candidate as it stands now, if it may go live so. Raises Refused."""
+    row = (_ROWS.select_for_update(of=("self",)) if is_locked else _ROWS).get(pk=candidate.pk)
+    _check(row, approval)
+    return row
 
 
 @transaction.atomic
@@ -115,20 +155,17 @@ def make_first(*, agent: Agent, version: Version, actor: Actor, reason: str) -> 
         return _move(promotion, server, actor, agent.generation)
 
 
-def _check(
-    row: Candidate, *, actor: Actor, reason: str, generation: int, override: bool
-) -> tuple[list[suite_standings.Standing], Comparison | None, list[str]]:
+def _check(row: Candidate, approval: Approval) -> tuple[list[suite_standings.Standing], Comparison | None, list[str]]:
     """Return its standing at its suites and at the sealed part, and why the gate does not let it through. Raises
     Refused where it cannot be approved, by this actor or so."""
-    if row.state != Candidate.State.WAITING:
-        raise Refused(f"this candidate is {row.state} already")
-    if not reason.strip():
+    _check_state(row, approval)
+    if not approval.reason.strip():
         raise Refused("enter a reason; it is kept with the promotion", field="reason")
-    if actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
+    if approval.actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
         raise Refused("you launched this candidate's run; another approver must decide")
     stands, final = suite_standings.standings_of(row), final_of(row)
     against = _against(row, stands, final)
-    if against and not override:
+    if against and not approval.override:
         raise Refused(f"{'; '.join(against)}; to promote anyway, override the gate")
     if digest(row.report) != row.report_digest or row.version.digest != digest(row.version.content()):
         raise Refused("the evidence or the version changed since the eval; evaluate again")
@@ -136,9 +173,39 @@ def _check(
         raise Refused(problem)
     if row.agent.live_id != row.baseline_id:
         raise Refused(f"it was compared with {row.baseline}, which is no longer live; compare it with the live version")
-    if row.agent.generation != generation:
+    if row.agent.generation != approval.generation:
         raise Stale(MOVED)
     return stands, final, against
+
+
+def _check_state(row: Candidate, approval: Approval) -> None:
+    """Refuse a candidate that is decided, or whose ramp is not the one that finishes with it."""
+    state = Candidate.State(row.state)
+    if approval.ramp_pk is not None:
+        if state != Candidate.State.RAMPING:
+            raise Refused(f"this candidate is {state.label.lower()} already")
+        return
+    if state not in (Candidate.State.WAITING, Candidate.State.TAKEN_BACK, Candidate.State.STOPPED):
+        raise Refused(f"this candidate is {state.label.lower()} already")
+    last = last_ramp(row)
+    if last is not None and not last.is_open and last.state != Ramp.State.FINISHED and last.pk != approval.again:
+        raise Refused(
+            f"{row.version} was {Ramp.State(last.state).label.lower()} in {last}; look at it, and confirm that it is to be let "
+            "out again",
+            field="again",
+        )
+
+
+def last_ramp(row: Candidate) -> Ramp | None:
+    """The last of the candidate's version."""
+    return Ramp.objects.filter(candidate__version=row.version_id).order_by("-pk").first()
+
+
+def check_server(version: Version, present: Agent, server: tuple[str, str]) -> None:
+    """Refuse a version that the gateway could not answer with although it answers with the live one now."""
+    _, problem = server
+    if problem and present.served and not served_weights.server_of(version):
+        raise Refused(f"the gateway answers with {present.served} now, and could not with this: {problem}")
 
 
 def _against(row: Candidate, stands: Sequence[suite_standings.Standing], final: Comparison | None) -> list[str]:
@@ -157,15 +224,18 @@ def _move(promotion: Promotion, server: tuple[str, str], actor: Actor, generatio
     serves it, and why none does. Raises Refused."""
     agent, after, (name, problem) = promotion.agent, promotion.after, server
     present = Agent.objects.select_for_update(of=("self",), no_key=True).select_related("live__agent").get(pk=agent.pk)
-    if problem and present.served and not served_weights.server_of(after):
-        if promotion.kind != Promotion.Kind.ROLLBACK:
-            raise Refused(f"the gateway answers with {present.served} now, and could not with this: {problem}")
+    if promotion.kind != Promotion.Kind.ROLLBACK:
+        check_server(after, present, server)
+    elif problem and present.served and not served_weights.server_of(after):
         promotion.unserved = f"the gateway does not answer with {after} until the server has it ({problem})"
     won = Agent.objects.filter(pk=agent.pk, generation=generation).update(
         live=after, served=name, generation=F("generation") + 1
     )
     if not won:
         raise Stale(MOVED)
+    # A ramp beside the version that was live is over; its judge says so.
+    open_split = Split.objects.filter(agent=agent, closed_at=None)
+    open_split.update(share=0, closed_at=timezone.now(), generation=F("generation") + 1)
     promotion.before, promotion.approved_by = present.live, actor.user
     agent.live, agent.generation = after, generation + 1
     promotion.generation = agent.generation

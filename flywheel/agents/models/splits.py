@@ -18,7 +18,7 @@ class Split(models.Model):
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="splits")
     live = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="+")
-    """The version of the other arm: the agent's live one, or with a holdback the one that was live before."""
+    """The agent's live version when it was made; where that has moved, the split is over."""
     candidate = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="splits")
     share = models.PositiveIntegerField(default=0)
     """Of `WHOLE` sessions, those that meet the candidate; who has met an arm keeps it while this is above 0."""

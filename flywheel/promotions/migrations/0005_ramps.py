@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('plan', models.JSONField()),
-                ('state', models.CharField(choices=[('waiting', 'waiting for its server'), ('shadow', 'shadow'), ('running', 'running'), ('holding', 'on hold'), ('finished', 'finished'), ('taken_back', 'taken back'), ('stopped', 'stopped')], default='waiting', max_length=16)),
+                ('state', models.CharField(choices=[('waiting', 'about to begin'), ('running', 'running'), ('holding', 'on hold'), ('finished', 'finished'), ('taken_back', 'taken back'), ('stopped', 'stopped')], default='waiting', max_length=16)),
                 ('stage', models.PositiveIntegerField(default=0)),
                 ('stage_since', models.DateTimeField(default=django.utils.timezone.now)),
                 ('generation', models.PositiveIntegerField(default=1)),
@@ -56,7 +56,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('generation', models.PositiveIntegerField()),
-                ('state', models.CharField(choices=[('waiting', 'waiting for its server'), ('shadow', 'shadow'), ('running', 'running'), ('holding', 'on hold'), ('finished', 'finished'), ('taken_back', 'taken back'), ('stopped', 'stopped')], max_length=16)),
+                ('state', models.CharField(choices=[('waiting', 'about to begin'), ('running', 'running'), ('holding', 'on hold'), ('finished', 'finished'), ('taken_back', 'taken back'), ('stopped', 'stopped')], max_length=16)),
                 ('stage', models.PositiveIntegerField()),
                 ('share', models.PositiveIntegerField()),
                 ('reason', models.TextField()),
@@ -71,7 +71,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='ramp',
-            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['waiting', 'shadow', 'running', 'holding'])), fields=('agent',), name='ramp_one_open'),
+            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'holding'])), fields=('agent',), name='ramp_one_open'),
         ),
         migrations.AddConstraint(
             model_name='rampchange',

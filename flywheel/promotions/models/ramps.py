@@ -18,15 +18,15 @@ class Ramp(models.Model):
     `generation`, each time with a `RampChange`."""
 
     class State(models.TextChoices):
-        WAITING = "waiting", "waiting for its server"
-        SHADOW = "shadow", "shadow"
+        WAITING = "waiting", "about to begin"
+        """Until the judge has seen it: without a judge the candidate answers nobody."""
         RUNNING = "running", "running"
         HOLDING = "holding", "on hold"
         FINISHED = "finished", "finished"
         TAKEN_BACK = "taken_back", "taken back"
         STOPPED = "stopped", "stopped"
 
-    OPEN = (State.WAITING, State.SHADOW, State.RUNNING, State.HOLDING)
+    OPEN = (State.WAITING, State.RUNNING, State.HOLDING)
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="ramps")
     candidate = models.ForeignKey(Candidate, on_delete=models.PROTECT, related_name="ramps")
@@ -49,7 +49,8 @@ class Ramp(models.Model):
     judgement = models.JSONField(default=dict, blank=True)
     """As `core.evidence.ramp.ramp_judge.Judgement`, after all units that are final."""
     finding = models.JSONField(default=dict, blank=True)
-    """Why it is held, was taken back or stopped: `{"words", "signals", "units"}`, and its numbers then."""
+    """Why it is held, was taken back or stopped: `{"words", "signals", "unit"}`, the last the number of the
+    unit after which it was found."""
     promotion = models.OneToOneField(Promotion, on_delete=models.PROTECT, null=True, blank=True, related_name="ramp")
     created_at = models.DateTimeField(default=timezone.now)
 
@@ -58,7 +59,7 @@ class Ramp(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["agent"],
-                condition=Q(state__in=["waiting", "shadow", "running", "holding"]),
+                condition=Q(state__in=["waiting", "running", "holding"]),
                 name="ramp_one_open",
             )
         ]

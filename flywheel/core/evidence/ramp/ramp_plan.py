@@ -80,8 +80,6 @@ class Plan:
     """Of signals that need one: seconds of a model call, dollars of a trajectory."""
     quiet_s: float = 120.0
     wait_s: float = 86_400.0
-    holdback: int = 0
-    """Of `WHOLE` sessions, those that stay with the version before once the candidate is live; at most a tenth."""
 
     def __post_init__(self) -> None:
         _check_stages(self.stages)
@@ -90,8 +88,6 @@ class Plan:
         _between("margin", self.margin, 0.001, 0.5)
         _between("quiet_s", self.quiet_s, 1, 86_400)
         _between("wait_s", self.wait_s, self.quiet_s, 30 * 86_400)
-        if not 0 <= self.holdback <= WHOLE // 10:
-            raise FieldError(f"is from 0 to {WHOLE // 10} of {WHOLE} sessions, not {self.holdback}", field="holdback")
         for key, alpha in self.alphas.items():
             if key not in SIGNALS and not (key.startswith(BUCKET) and key != BUCKET):
                 raise FieldError(f"{key!r} is no signal; there are {', '.join(SIGNALS)} and bucket:…", field="alphas")

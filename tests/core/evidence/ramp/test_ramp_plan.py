@@ -17,7 +17,7 @@ def test_a_signal_that_needs_a_limit_is_judged_only_with_one() -> None:
 
 
 def test_a_plan_is_the_same_from_its_json() -> None:
-    plan = Plan(stages=(Stage(100, 20, 0.5), Stage(5000)), finish="person", limits={"dear": 0.1}, holdback=500)
+    plan = Plan(stages=(Stage(100, 20, 0.5), Stage(5000)), finish="person", limits={"dear": 0.1})
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -46,7 +46,6 @@ def test_a_plan_is_the_same_from_its_json() -> None:
         ({"limits": {"slow": 0}}, "limits.slow", "not 0"),
         ({"quiet_s": 0}, "quiet_s", "from 1"),
         ({"quiet_s": 60, "wait_s": 30}, "wait_s", "from 60"),
-        ({"holdback": 2000}, "holdback", "from 0 to 1000"),
         ({"speed": 1}, "speed", "is not part of a plan"),
     ],
 )

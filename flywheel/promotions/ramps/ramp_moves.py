@@ -1,0 +1,215 @@
+"""The only place that moves a ramp and its split.
+
+Each change is a compare-and-set on `Ramp.generation` with one append-only `RampChange`, in one transaction. People may
+move a ramp in both directions; the judge goes on along the plan that was approved, holds, and takes back. A ramp that
+is over sends nobody to its candidate any more, also those who had met it.
+"""
+
+import secrets
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from flywheel.accounts.actors import Actor
+from flywheel.agents.models import Agent, Split
+from flywheel.core.evidence.ramp.ramp_plan import WHOLE, Plan
+from flywheel.edge.refusals import Refused, Stale
+from flywheel.evals.serving import loaded_adapters
+from flywheel.promotions import live_version
+from flywheel.promotions.models import Candidate, Promotion, Ramp, RampChange
+
+LEASE = timedelta(seconds=10)
+"""For so long after the judge's last look the candidate is sent sessions."""
+MOVED = "the ramp changed while you decided; look at the page again"
+State = Ramp.State
+_OVER = {State.TAKEN_BACK: Candidate.State.TAKEN_BACK, State.STOPPED: Candidate.State.STOPPED}
+
+
+def begin(
+    *,
+    candidate: Candidate,
+    plan: Plan,
+    actor: Actor,
+    reason: str,
+    generation: int,
+    override: bool = False,
+    again: int | None = None,
+) -> Ramp:
+    """Approve a waiting candidate to be released by the steps of `plan`; the first is taken once the judge looks.
+
+    Everything is checked as `live_version.promote` does, now and when it goes live. `generation` is the agent's as the
+    approver saw it; `again` names the last ramp of this version, which is needed where that was taken back or stopped.
+    Raises Refused.
+    """
+    approval = live_version.Approval(actor, reason, generation, override, again)
+    row = live_version.approved(candidate, approval)
+    server = loaded_adapters.hand_over(row.version, within_s=live_version.PROMOTE_S)
+    with transaction.atomic():
+        agent = Agent.objects.select_for_update(no_key=True).get(pk=row.agent_id)
+        row = live_version.approved(candidate, approval, is_locked=True)
+        if agent.ramps.filter(state__in=Ramp.OPEN).exists():
+            raise Refused(f"{agent} has a ramp under way; finish, stop or take it back first")
+        live_version.check_server(row.version, agent, server)
+        assert agent.live_id is not None
+        split = Split.objects.create(
+            agent=agent,
+            live_id=agent.live_id,
+            candidate=row.version,
+            salt=secrets.token_hex(32),
+            served={str(agent.live_id): agent.served, str(row.version_id): server[0]},
+            lease_until=timezone.now(),
+        )
+        ramp = Ramp.objects.create(
+            agent=agent,
+            candidate=row,
+            split=split,
+            after=live_version.last_ramp(row),
+            plan=plan.to_json(),
+            agent_generation=generation,
+            override=override,
+            reason=reason,
+            approved_by=actor.user,
+        )
+        RampChange.objects.create(
+            ramp=ramp, generation=ramp.generation, state=ramp.state, stage=0, share=0, by=actor.user, reason=reason
+        )
+        Candidate.objects.filter(pk=row.pk).update(state=Candidate.State.RAMPING)
+        actor.record(
+            project=agent.project,
+            action="promotions.ramp",
+            subject=f"{agent} → {row.version}",
+            reason=reason,
+            plan=ramp.plan,
+            after=again,
+        )
+    return ramp
+
+
+def start(*, ramp: Ramp) -> Ramp:
+    """The first stage, as the judge sees the ramp for the first time."""
+    return _move(
+        ramp, None, "the judge is there: the first stage begins", ramp.generation, state=State.RUNNING, stage=0
+    )
+
+
+def hold(
+    *, ramp: Ramp, actor: Actor | None, reason: str, generation: int, finding: dict[str, Any] | None = None
+) -> Ramp:
+    """Stay at the present stage. Raises Refused, and Stale as all of these do."""
+    _check(ramp, State.RUNNING)
+    return _move(ramp, actor, reason, generation, state=State.HOLDING, finding=finding)
+
+
+def go_on(*, ramp: Ramp, actor: Actor, reason: str, generation: int) -> Ramp:
+    """Go on at the stage at which it was held."""
+    _check(ramp, State.HOLDING)
+    return _move(ramp, actor, reason, generation, state=State.RUNNING, finding={})
+
+
+def advance(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:
+    """Go to the next stage; nobody who has met an arm changes it."""
+    _check(ramp, State.RUNNING)
+    if ramp.stage + 1 >= len(ramp.rules.stages):
+        raise Refused("this is the last stage; finish the ramp")
+    return _move(ramp, actor, reason, generation, state=State.RUNNING, stage=ramp.stage + 1)
+
+
+def stop(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:
+    """End it for a reason that says nothing of the candidate."""
+    _check(ramp, *Ramp.OPEN)
+    return _move(ramp, actor, reason, generation, state=State.STOPPED)
+
+
+def take_back(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:
+    """End it since the candidate does harm."""
+    _check(ramp, *Ramp.OPEN)
+    return _move(ramp, actor, reason, generation, state=State.TAKEN_BACK)
+
+
+def finish(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Promotion:
+    """Make the candidate live for everybody, with all checks of a promotion, in the approver's name where the judge
+    does it."""
+    _check(ramp, State.RUNNING)
+    _check_reason(reason)
+    row = ramp.candidate
+    approver = actor or Actor(ramp.approved_by, through=f"the judge of {ramp}")
+    approval = live_version.Approval(approver, reason, ramp.agent_generation, ramp.override, ramp_pk=ramp.pk)
+    server = loaded_adapters.hand_over(row.version, within_s=live_version.PROMOTE_S)
+    with transaction.atomic():
+        promotion = live_version.go_live(row, approval, server)
+        _move(ramp, actor, reason, generation, state=State.FINISHED, promotion=promotion)
+    return promotion
+
+
+def end_share(ramp: Ramp, finding: dict[str, Any]) -> None:
+    """Send nobody to the candidate from the next look on, and keep why: one statement each, which ask no server."""
+    Split.objects.filter(pk=ramp.split_id).update(share=0, generation=F("generation") + 1)
+    Ramp.objects.filter(pk=ramp.pk).update(finding=finding)
+    ramp.finding = finding
+
+
+def renew(ramp: Ramp) -> None:
+    """Let the split hold for `LEASE` from now on, by the database's clock."""
+    Split.objects.filter(pk=ramp.split_id, closed_at=None).update(lease_until=Now() + LEASE)
+
+
+def _check(ramp: Ramp, *states: str) -> None:
+    if ramp.state not in states:
+        raise Refused(f"{ramp} is {State(ramp.state).label.lower()}")
+
+
+def _check_reason(reason: str) -> None:
+    if not reason.strip():
+        raise Refused("enter a reason; it is kept with the ramp", field="reason")
+
+
+@transaction.atomic
+def _move(
+    ramp: Ramp,
+    actor: Actor | None,
+    reason: str,
+    generation: int,
+    *,
+    state: str,
+    stage: int | None = None,
+    **fields: Any,
+) -> Ramp:
+    """Carry it out, if the ramp's generation is still `generation`. Raises Refused."""
+    _check_reason(reason)
+    changes: dict[str, Any] = {"state": state, **{name: value for name, value in fields.items() if value is not None}}
+    if stage is not None:
+        changes |= {"stage": stage, "stage_since": timezone.now()}
+    row = Ramp.objects.filter(pk=ramp.pk, generation=generation, state__in=Ramp.OPEN)
+    if not row.update(generation=F("generation") + 1, **changes):
+        raise Stale(MOVED)
+    for name, value in (changes | {"generation": generation + 1}).items():
+        setattr(ramp, name, value)
+    is_over = state not in Ramp.OPEN
+    share = 0 if is_over else ramp.rules.stages[ramp.stage].share
+    split = Split.objects.filter(pk=ramp.split_id)
+    split.update(share=share, generation=F("generation") + 1, **({"closed_at": timezone.now()} if is_over else {}))
+    if state in _OVER:
+        Candidate.objects.filter(pk=ramp.candidate_id).update(state=_OVER[State(state)])
+    RampChange.objects.create(
+        ramp=ramp,
+        generation=ramp.generation,
+        state=state,
+        stage=ramp.stage,
+        share=WHOLE if state == State.FINISHED else share,
+        by=actor.user if actor else None,
+        reason=reason.strip(),
+        data=ramp.finding,
+    )
+    (actor or Actor(ramp.approved_by, through=f"the judge of {ramp}")).record(
+        project=ramp.agent.project,
+        action=f"promotions.ramp_{state}",
+        subject=f"{ramp.agent} → {ramp.candidate.version}",
+        reason=reason.strip(),
+        stage=ramp.stage,
+        share=share,
+    )
+    return ramp
