@@ -99,6 +99,15 @@ def advance() -> None:
     pipeline_steps.sweep()
 
 
+@shared_task(name="workers.judge")  # type: ignore[untyped-decorator]
+def judge() -> None:
+    """Every two seconds, in beat: judge the ramps that are under way, and let their splits hold for a little longer.
+    Apart from all else, which may not hold up the way back."""
+    from flywheel.promotions.ramps import ramp_judging
+
+    ramp_judging.look()
+
+
 @shared_task(name="workers.add_up")  # type: ignore[untyped-decorator]
 def add_up() -> None:
     """Every minute, in beat: add up finished days for the metrics, and those that have changed since."""

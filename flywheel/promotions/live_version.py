@@ -190,8 +190,8 @@ def _check_state(row: Candidate, approval: Approval) -> None:
     last = last_ramp(row)
     if last is not None and not last.is_open and last.state != Ramp.State.FINISHED and last.pk != approval.again:
         raise Refused(
-            f"{row.version} was {Ramp.State(last.state).label.lower()} in {last}; look at it, and confirm that it is to be let "
-            "out again",
+            f"{row.version} was {Ramp.State(last.state).label.lower()} in {last}; look at it, and confirm that it is "
+            "to be let out again",
             field="again",
         )
 

@@ -15,6 +15,7 @@ QUEUE = "flywheel"
 EXPIRE_EVERY_S = 300.0
 ADD_UP_EVERY_S = 60.0
 SWEEP_EVERY_S = 5.0
+JUDGE_EVERY_S = 2.0
 
 
 @lru_cache(maxsize=1)
@@ -52,6 +53,7 @@ def celery_settings() -> dict[str, Any]:
         "beat_schedule": {
             # Often enough that an orphan has a new owner well within two leases.
             "sweep": {"task": "workers.sweep", "schedule": min(SWEEP_EVERY_S, settings.JOB_LEASE_SECONDS / 4)},
+            "judge": {"task": "workers.judge", "schedule": JUDGE_EVERY_S},
             "advance": {"task": "workers.advance", "schedule": SWEEP_EVERY_S},
             "detect": {"task": "workers.detect", "schedule": SWEEP_EVERY_S},
             "add_up": {"task": "workers.add_up", "schedule": ADD_UP_EVERY_S},

@@ -41,6 +41,7 @@ class Migration(migrations.Migration):
                 ('met_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('number', models.PositiveIntegerField(blank=True, null=True)),
                 ('frozen_at', models.DateTimeField(blank=True, null=True)),
+                ('look_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('mixed', models.CharField(blank=True, choices=[('two_versions', 'answered by both versions'), ('not_given', 'answered by another version than that of its arm'), ('claimed', 'its traces do not carry the token of its assignment')], max_length=16)),
                 ('parts', models.JSONField(blank=True, default=dict)),
                 ('wealth', models.JSONField(blank=True, default=dict)),
@@ -62,7 +63,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='splitunit',
-            index=models.Index(condition=models.Q(('frozen_at', None)), fields=['split', 'id'], name='split_unit_awaited'),
+            index=models.Index(condition=models.Q(('frozen_at', None)), fields=['split', 'look_at'], name='split_unit_awaited'),
         ),
         migrations.AddConstraint(
             model_name='splitunit',

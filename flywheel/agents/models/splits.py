@@ -75,6 +75,8 @@ class SplitUnit(models.Model):
     """In the order in which units became final, from 1; empty while the result is awaited, and for mixed ones."""
     frozen_at = models.DateTimeField(null=True, blank=True)
     """When its result became final, or that it is mixed."""
+    look_at = models.DateTimeField(default=timezone.now)
+    """When the judge looks at it again while its result is awaited."""
     mixed = models.CharField(max_length=16, choices=Mixed, blank=True)
     parts = models.JSONField(default=dict, blank=True)
     """By signal the part that went wrong, as `ramp_judge.Session.parts`."""
@@ -88,7 +90,7 @@ class SplitUnit(models.Model):
             models.UniqueConstraint(fields=["split", "kind", "name"], name="split_unit_once"),
             models.UniqueConstraint(fields=["split", "number"], name="split_unit_number_once"),
         ]
-        indexes = [models.Index(fields=["split", "id"], name="split_unit_awaited", condition=Q(frozen_at=None))]
+        indexes = [models.Index(fields=["split", "look_at"], name="split_unit_awaited", condition=Q(frozen_at=None))]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

@@ -49,8 +49,8 @@ class Ramp(models.Model):
     judgement = models.JSONField(default=dict, blank=True)
     """As `core.evidence.ramp.ramp_judge.Judgement`, after all units that are final."""
     finding = models.JSONField(default=dict, blank=True)
-    """Why it is held, was taken back or stopped: `{"words", "signals", "unit"}`, the last the number of the
-    unit after which it was found."""
+    """Why it is held, was taken back or stopped: `{"words", "signals", "doubts", "unit"}`, the last the
+    number of the unit after which it was found; and the doubts that a person has `accepted`."""
     promotion = models.OneToOneField(Promotion, on_delete=models.PROTECT, null=True, blank=True, related_name="ramp")
     created_at = models.DateTimeField(default=timezone.now)
 

@@ -105,9 +105,10 @@ def hold(
 
 
 def go_on(*, ramp: Ramp, actor: Actor, reason: str, generation: int) -> Ramp:
-    """Go on at the stage at which it was held."""
+    """Go on at the stage at which it was held; what was doubted then holds it no more."""
     _check(ramp, State.HOLDING)
-    return _move(ramp, actor, reason, generation, state=State.RUNNING, finding={})
+    accepted = sorted({*ramp.finding.get("accepted", ()), *ramp.finding.get("doubts", ())})
+    return _move(ramp, actor, reason, generation, state=State.RUNNING, finding={"accepted": accepted})
 
 
 def advance(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:

@@ -102,22 +102,22 @@ def harms(plan: Plan, wealth: Mapping[str, float]) -> list[str]:
     return sorted(reached, key=lambda key: -reached[key])
 
 
-def doubts(plan: Plan, wealth: Mapping[str, float], met: Sequence[tuple[int, int, int]]) -> list[str]:
-    """Why no comparison holds, in words; empty where nothing speaks against it.
+def doubts(plan: Plan, wealth: Mapping[str, float], met: Sequence[tuple[int, int, int]]) -> dict[str, str]:
+    """Why no comparison holds, in words, by what is doubted (`shares`, `missing`); empty where nothing is.
 
     `met` has, for each share in parts of `WHOLE`, the sessions that were put into the candidate's arm and into live's,
     final or not.
     """
-    found = []
+    found = {}
     stages = [(share / WHOLE, candidate, live) for share, candidate, live in met if candidate + live]
     if share_log_wealth(stages) >= -math.log(DOUBT):
         counts = "; ".join(
             f"{candidate:,} of {candidate + live:,} sessions at {share:.0%}" for share, candidate, live in stages
         )
-        found.append(f"the arms are not as large as planned: {counts} went to the candidate")
+        found["shares"] = f"the arms are not as large as planned: {counts} went to the candidate"
     is_unsure = wealth[MISSING] >= UNSURE and "failed" in _reached(plan, wealth)
     if is_unsure or wealth[MISSING] >= 1 / DOUBT:
-        found.append("results are missing more often in one arm than in the other")
+        found[MISSING] = "results are missing more often in one arm than in the other"
     return found
 
 

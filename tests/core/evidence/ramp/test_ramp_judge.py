@@ -62,10 +62,10 @@ def test_a_candidate_that_fails_much_more_often_is_taken_back_and_one_that_does_
 
 def test_arms_that_are_not_as_large_as_planned_are_doubted() -> None:
     judgement = Judgement.begin(PLAN)
-    assert doubts(PLAN, judgement.wealth, [(500, 5, 95), (5000, 50, 50)]) == []
-    [words] = doubts(PLAN, judgement.wealth, [(500, 60, 40), (5000, 50, 50)])
-    assert "60 of 100 sessions at 5%" in words
-    assert doubts(PLAN, judgement.wealth, [(500, 0, 0)]) == []
+    assert doubts(PLAN, judgement.wealth, [(500, 5, 95), (5000, 50, 50)]) == {}
+    found = doubts(PLAN, judgement.wealth, [(500, 60, 40), (5000, 50, 50)])
+    assert "60 of 100 sessions at 5%" in found["shares"]
+    assert doubts(PLAN, judgement.wealth, [(500, 0, 0)]) == {}
 
 
 def test_results_that_are_missing_in_one_arm_are_doubted() -> None:
@@ -76,9 +76,9 @@ def test_results_that_are_missing_in_one_arm_are_doubted() -> None:
         is_known = rng.random() < (0.5 if is_candidate else 1.0)
         units.append(Session(is_candidate, 0.5, {"failed": 0.0 if is_known else None}))
     _, after = Judgement.begin(PLAN).follow(units)
-    assert doubts(PLAN, after.wealth, [(5000, 300, 300)]) == [
-        "results are missing more often in one arm than in the other"
-    ]
+    assert doubts(PLAN, after.wealth, [(5000, 300, 300)]) == {
+        "missing": "results are missing more often in one arm than in the other"
+    }
     assert harms(PLAN, after.wealth) == []
 
 

@@ -1,0 +1,187 @@
+"""The judge of ramps: every two seconds, in beat.
+
+It freezes the sessions that have become final, bets on them, and acts: it takes back at a signal's bound, holds where
+no comparison holds, and goes on along the plan. Only after a look that went well it renews the split's lease, so that
+without a judge the candidate is sent nobody.
+
+All that it knows lies in rows. A look is one transaction: killed anywhere, the next look begins where the last ended.
+Where harm is found, the share is 0 in the transaction that froze the session which showed it; what is to be written of
+that comes after, and is made up for by the next look.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Count, Max, Q
+from django.utils import timezone
+from psycopg.types.json import Jsonb
+
+from flywheel.agents.models import SplitUnit
+from flywheel.core.evidence.ramp.ramp_judge import PROOF, Judgement, Session, doubts, harms, proof
+from flywheel.core.evidence.ramp.ramp_plan import BUCKET, SIGNALS, WHOLE, Plan
+from flywheel.core.text.number_words import percent
+from flywheel.edge.refusals import Refused, Stale
+from flywheel.promotions.models import Ramp
+from flywheel.promotions.ramps import ramp_moves, ramp_units
+
+log = logging.getLogger(__name__)
+State = Ramp.State
+
+
+def look() -> None:
+    """Judge every ramp that is under way. One that fails costs the others nothing."""
+    for pk in Ramp.objects.filter(state__in=Ramp.OPEN).values_list("pk", flat=True):
+        try:
+            judge(pk)
+        except Stale:
+            pass  # a person was first; the next look sees what they did
+        except Exception:
+            log.exception("ramp %s could not be judged; its candidate is sent nobody until it can", pk)
+
+
+def judge(pk: int) -> None:
+    """Look at one ramp, unless somebody else does. Raises Stale where a person moves it meanwhile."""
+    with transaction.atomic():
+        rows = Ramp.objects.select_related("split__agent", "split__candidate", "split__live", "candidate__version")
+        ramp = rows.select_for_update(of=("self",), no_key=True, skip_locked=True).filter(pk=pk).first()
+        if ramp is None or not ramp.is_open:
+            return
+        if ramp.split.closed_at is not None:
+            reason = f"the live version of {ramp.split.agent} moved meanwhile"
+            ramp_moves.stop(ramp=ramp, actor=None, reason=reason, generation=ramp.generation)
+            return
+        if ramp.state == State.WAITING:
+            ramp_moves.start(ramp=ramp)
+        has_more = False if ramp.finding.get("signals") else _freeze(ramp)
+        if not ramp.finding.get("signals"):
+            ramp_moves.renew(ramp)
+    if ramp.finding.get("signals"):
+        ramp_moves.take_back(ramp=ramp, actor=None, reason=ramp.finding["words"], generation=ramp.generation)
+    elif ramp.state == State.RUNNING:
+        _go_on(ramp, has_more)
+
+
+def sessions_of(units: Sequence[SplitUnit]) -> list[Session]:
+    return [Session(unit.is_candidate, unit.share / WHOLE, unit.parts) for unit in units]
+
+
+def recomputed(ramp: Ramp) -> Judgement:
+    """The judgement of all its final sessions from the first on; equals `Ramp.judgement` to the last bit."""
+    units = SplitUnit.objects.filter(split=ramp.split_id, number__isnull=False).order_by("number")
+    return Judgement.begin(ramp.rules).follow(sessions_of(list(units)))[1]
+
+
+def numbers(ramp: Ramp) -> dict[str, Any]:
+    """Of the present moment: `{"met", "final", "mixed"}`, each as `[live, candidate]`, and `wealth` by signal."""
+    rows = SplitUnit.objects.filter(split=ramp.split_id).values_list("is_candidate")
+    counted = rows.annotate(
+        met=Count("pk"), final=Count("pk", Q(number__isnull=False)), mixed=Count("pk", ~Q(mixed=""))
+    )
+    by_arm = {is_candidate: counts for is_candidate, *counts in counted}
+    found: dict[str, Any] = {
+        name: [by_arm.get(arm, (0, 0, 0))[place] for arm in (False, True)]
+        for place, name in enumerate(("met", "final", "mixed"))
+    }
+    return found | {"wealth": {key: round(value, 4) for key, value in _judgement(ramp).wealth.items()}}
+
+
+def signal_words(key: str) -> str:
+    return f"the bucket {key.removeprefix(BUCKET)}" if key.startswith(BUCKET) else SIGNALS[key].label
+
+
+def _judgement(ramp: Ramp) -> Judgement:
+    return Judgement.from_json(ramp.judgement) if ramp.judgement else Judgement.begin(ramp.rules)
+
+
+def _freeze(ramp: Ramp) -> bool:
+    """Take in what has become final, and end the share where that shows harm. Returns whether there was any."""
+    units = ramp_units.final(ramp, timezone.now())
+    judged = [unit for unit in units if not unit.mixed]
+    last = SplitUnit.objects.filter(split=ramp.split_id).aggregate(last=Max("number"))["last"] or 0
+    path, after = _judgement(ramp).follow(sessions_of(judged))
+    for number, (unit, wealth) in enumerate(zip(judged, path, strict=True), last + 1):
+        unit.number, unit.wealth = number, wealth
+    _save(units)
+    if judged:
+        ramp.judgement = after.to_json()
+        Ramp.objects.filter(pk=ramp.pk).update(judgement=ramp.judgement)
+    for unit in judged:
+        if signals := harms(ramp.rules, unit.wealth):
+            ramp_moves.end_share(ramp, _harm(ramp.rules, unit, signals))
+            break
+    return bool(units)
+
+
+def _harm(plan: Plan, unit: SplitUnit, signals: Sequence[str]) -> dict[str, Any]:
+    said = [
+        f"{signal_words(key)} (wealth {unit.wealth[key]:,.0f}, bound {1 / plan.alphas[key]:,.0f})" for key in signals
+    ]
+    words = f"more of the candidate's sessions show {' and '.join(said)}, after {unit.number:,} final sessions"
+    return {"words": words, "signals": list(signals), "unit": unit.number}
+
+
+def _save(units: Sequence[SplitUnit]) -> None:
+    """Each session is frozen once, whoever looks."""
+    rows: list[Any] = [
+        (unit.number, unit.frozen_at, unit.mixed, Jsonb(unit.parts), Jsonb(unit.wealth), unit.trajectories, unit.pk)
+        for unit in units
+    ]
+    statement = (
+        "UPDATE agents_splitunit SET number = %s, frozen_at = %s, mixed = %s, parts = %s, wealth = %s, "
+        "trajectories = %s WHERE id = %s AND frozen_at IS NULL"
+    )
+    with connection.cursor() as cursor:
+        cursor.executemany(statement, rows)
+
+
+def _go_on(ramp: Ramp, has_more: bool) -> None:
+    """Hold, go to the next stage, or finish, as the plan says. Looks at what all sessions say only where there are more
+    than last time, or the stage is due."""
+    plan, stage = ramp.rules, ramp.rules.stages[ramp.stage]
+    is_due = timezone.now() >= ramp.stage_since + timedelta(minutes=stage.minutes)
+    if not (has_more or is_due):
+        return
+    if has_more and (found := _doubts(ramp)):
+        words = "; ".join(found.values())
+        finding = {**ramp.finding, "words": words, "doubts": sorted(found)}
+        ramp_moves.hold(ramp=ramp, actor=None, reason=words, generation=ramp.generation, finding=finding)
+        return
+    units = SplitUnit.objects.filter(split=ramp.split_id, number__isnull=False)
+    judged = units.filter(share=stage.share).count() if is_due else 0
+    if not is_due or judged < stage.sessions:
+        return
+    if ramp.stage + 1 < len(plan.stages):
+        reason = f"nothing was found in {judged:,} sessions at {percent(stage.share / WHOLE)}"
+        ramp_moves.advance(ramp=ramp, actor=None, reason=reason, generation=ramp.generation)
+    elif reason := _may_finish(ramp, has_more):
+        try:
+            ramp_moves.finish(ramp=ramp, actor=None, reason=reason, generation=ramp.generation)
+        except Stale:
+            raise
+        except Refused as refused:
+            reason = f"it cannot go live: {refused}"
+            ramp_moves.hold(ramp=ramp, actor=None, reason=reason, generation=ramp.generation, finding={"words": reason})
+
+
+def _doubts(ramp: Ramp) -> dict[str, str]:
+    rows = SplitUnit.objects.filter(split=ramp.split_id).values_list("share")
+    met = rows.annotate(candidate=Count("pk", Q(is_candidate=True)), live=Count("pk", Q(is_candidate=False)))
+    found = doubts(ramp.rules, _judgement(ramp).wealth, list(met))
+    return {kind: words for kind, words in found.items() if kind not in ramp.finding.get("accepted", ())}
+
+
+def _may_finish(ramp: Ramp, has_more: bool) -> str:
+    """Why it may, by its plan; empty where it may not yet."""
+    plan = ramp.rules
+    if plan.finish == "nothing_found":
+        return "nothing was found in any stage"
+    if plan.finish == "person" or not has_more:
+        return ""
+    units = SplitUnit.objects.filter(split=ramp.split_id, number__isnull=False).order_by("number")
+    sessions = sessions_of(list(units.only("is_candidate", "share", "parts")))
+    if proof(plan, sessions) < 1 / PROOF:
+        return ""
+    return f"shown not to be worse by {percent(plan.margin)} or more, in {len(sessions):,} sessions"

@@ -1,0 +1,75 @@
+"""A running ramp, and sessions that met it."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from flywheel.accounts.actors import Actor
+from flywheel.agents.models import SplitUnit
+from flywheel.core.evidence.ramp.ramp_plan import Plan, Stage
+from flywheel.promotions.models import Candidate, Ramp
+from flywheel.promotions.ramps import ramp_judging, ramp_moves, ramp_units
+from flywheel.trajectories.models import Step
+from tests.conftest import Build, Cast
+
+PLAN = Plan(stages=(Stage(2500, 10, 0), Stage(5000, 10, 0)), quiet_s=60, wait_s=3600)
+Met = Callable[..., SplitUnit]
+
+
+@pytest.fixture
+def ramp(candidate: Candidate, cast: Cast) -> Ramp:
+    """As the judge has begun it."""
+    made = ramp_moves.begin(
+        candidate=candidate,
+        plan=PLAN,
+        actor=Actor(cast.approver),
+        reason="by steps",
+        generation=candidate.agent.generation,
+    )
+    ramp_judging.look()
+    return Ramp.objects.get(pk=made.pk)
+
+
+@pytest.fixture
+def met(build: Build, ramp: Ramp) -> Met:
+    """`met(True, failed=…)`: a session in the candidate's arm that is over and has one trajectory."""
+
+    def make(is_candidate: bool, *, outcome: str | None = "success", ago: float = 120.0, **fields: Any) -> SplitUnit:
+        number = next(build.numbers)
+        split = ramp.split
+        split.refresh_from_db()
+        at = timezone.now() - timedelta(seconds=ago)
+        unit = SplitUnit.objects.create(
+            split=split,
+            kind="session",
+            name=f"session {number}",
+            is_candidate=is_candidate,
+            share=split.share,
+            met_at=at,
+        )
+        calls = fields.pop("answered_by", [ramp_units.answerer(split, is_candidate=is_candidate)])
+        status, error = fields.pop("status", "ok"), fields.pop("error", "")
+        row = build.trajectory(
+            session_id=unit.name,
+            agent=ramp.agent,
+            outcome=outcome,
+            **{"changed_at": at, "detected_at": at, "started_at": at} | fields,
+        )
+        for position, name in enumerate(calls, 10):
+            Step.objects.create(
+                trajectory=row,
+                span_id=f"c{position}",
+                position=position,
+                kind="assistant",
+                started_at=at,
+                ended_at=at + timedelta(seconds=2),
+                status=status,
+                error=error,
+                answered_by=name,
+            )
+        return unit
+
+    return make

@@ -1,0 +1,142 @@
+import random
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from flywheel.accounts.actors import Actor
+from flywheel.agents.models import Agent, Split, SplitUnit
+from flywheel.core.evidence.ramp.ramp_judge import Judgement
+from flywheel.promotions.live_version import roll_back
+from flywheel.promotions.models import Candidate, Promotion, Ramp
+from flywheel.promotions.ramps import ramp_judging, ramp_moves
+from flywheel.trajectories.models import Trajectory
+from tests.conftest import Build, Cast
+from tests.promotions.ramps.conftest import Met
+
+
+def looked(ramp: Ramp) -> Ramp:
+    ramp_judging.look()
+    return Ramp.objects.select_related("split").get(pk=ramp.pk)
+
+
+def sessions(met: Met, count: int, *, live: float, candidate: float, seed: int = 1, share: float = 0.5) -> None:
+    rng = random.Random(seed)
+    for _ in range(count):
+        is_candidate = rng.random() < share
+        failed = rng.random() < (candidate if is_candidate else live)
+        met(is_candidate, outcome="failed" if failed else "success")
+
+
+def test_the_judge_begins_a_ramp_and_renews_its_lease_with_each_look(ramp: Ramp) -> None:
+    assert ramp.state == "running"
+    Split.objects.update(lease_until=timezone.now() - timedelta(hours=1))
+    ramp = looked(ramp)
+    left = ramp.split.lease_until - timezone.now()
+    assert timedelta(seconds=8) < left <= timedelta(seconds=11)
+
+
+def test_a_judge_that_fails_lets_the_lease_run_out(ramp: Ramp, monkeypatch: pytest.MonkeyPatch) -> None:
+    Split.objects.update(lease_until=timezone.now())
+    before = Split.objects.get().lease_until
+    monkeypatch.setattr(ramp_judging, "_freeze", lambda ramp: 1 / 0)
+    ramp_judging.look()
+    assert Split.objects.get().lease_until == before
+
+
+def test_it_goes_to_the_next_stage_after_enough_sessions_and_finishes_by_proof(ramp: Ramp, met: Met) -> None:
+    sessions(met, 9, live=0.2, candidate=0.2, share=0.25)
+    assert looked(ramp).stage == 0
+    sessions(met, 1, live=0.0, candidate=0.0)
+    ramp = looked(ramp)
+    assert (ramp.stage, ramp.split.share) == (1, 5000)
+    assert "10 sessions at 25%" in ramp.changes.order_by("-pk")[0].reason
+    sessions(met, 200, live=0.9, candidate=0.05)
+    ramp = looked(ramp)
+    assert ramp.state == "finished"
+    assert "not to be worse by 5% or more" in ramp.changes.order_by("-pk")[0].reason
+    assert Agent.objects.get(pk=ramp.agent_id).live_id == ramp.candidate.version_id
+
+
+def test_harm_takes_it_back_with_what_showed_it(ramp: Ramp, met: Met) -> None:
+    sessions(met, 200, live=0.05, candidate=0.8, share=0.25)
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.split.share, ramp.split.closed_at is not None) == ("taken_back", 0, True)
+    assert ramp.finding["signals"] == ["failed"]
+    unit = SplitUnit.objects.get(split=ramp.split, number=ramp.finding["unit"])
+    assert unit.wealth["failed"] * ramp.rules.alphas["failed"] >= 1
+    assert Agent.objects.get(pk=ramp.agent_id).live_id == ramp.candidate.baseline_id
+    assert Candidate.objects.get(pk=ramp.candidate_id).state == "taken_back"
+    assert ramp.changes.order_by("-pk")[0].data["signals"] == ["failed"]
+
+
+def test_killed_after_the_share_ended_the_next_look_takes_it_back(
+    ramp: Ramp, met: Met, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions(met, 200, live=0.05, candidate=0.8, share=0.25)
+    with monkeypatch.context() as patched:
+        patched.setattr(ramp_moves, "take_back", lambda **_: 1 / 0)
+        ramp = looked(ramp)
+    assert (ramp.state, ramp.split.share) == ("running", 0)
+    lease = ramp.split.lease_until
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.split.share) == ("taken_back", 0)
+    assert ramp.split.lease_until == lease
+
+
+def test_wealth_recomputed_from_the_frozen_sessions_equals_what_is_kept(ramp: Ramp, met: Met) -> None:
+    for seed in range(4):
+        sessions(met, 7, live=0.3, candidate=0.4, seed=seed)
+        met(True, outcome=None, ago=5000)
+        ramp = looked(ramp)
+    assert Judgement.from_json(ramp.judgement) == ramp_judging.recomputed(ramp)
+    units = SplitUnit.objects.filter(split=ramp.split)
+    assert list(units.order_by("number").values_list("number", flat=True)) == list(range(1, units.count() + 1))
+
+
+def test_a_session_that_is_frozen_is_not_judged_again(ramp: Ramp, met: Met) -> None:
+    unit = met(True, outcome="success")
+    before = looked(ramp).judgement
+    Trajectory.objects.filter(session_id=unit.name).update(outcome="failed")
+    assert looked(ramp).judgement == before
+    assert SplitUnit.objects.get(pk=unit.pk).parts["failed"] == 0.0
+
+
+def test_arms_that_are_not_as_promised_hold_it_until_a_person_accepts_that(ramp: Ramp, met: Met, cast: Cast) -> None:
+    for _ in range(40):
+        met(True)
+    ramp = looked(ramp)
+    assert ramp.state == "holding"
+    assert "40 of 40 sessions at 25%" in ramp.finding["words"]
+    assert ramp.split.share == 2500
+    ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="it is a batch job", generation=ramp.generation)
+    met(True)
+    assert looked(ramp).state == "running"
+
+
+def test_a_move_of_the_live_version_stops_it(build: Build, ramp: Ramp, cast: Cast) -> None:
+    other = build.version(ramp.agent, system_prompt="earlier")
+    Promotion.objects.create(
+        agent=ramp.agent, kind="first", generation=77, after=other, approved_by=cast.approver, reason="x"
+    )
+    roll_back(agent=ramp.agent, to=other, actor=Actor(cast.approver), reason="x", generation=ramp.agent_generation)
+    ramp = looked(ramp)
+    assert ramp.state == "stopped"
+    assert "moved meanwhile" in ramp.changes.order_by("-pk")[0].reason
+
+
+def test_what_may_not_go_live_any_more_holds_it_with_the_reason(ramp: Ramp, met: Met) -> None:
+    Ramp.objects.filter(pk=ramp.pk).update(stage=1, plan={**ramp.plan, "finish": "nothing_found"})
+    Split.objects.update(share=5000)
+    Candidate.objects.filter(pk=ramp.candidate_id).update(report_digest="0" * 64)
+    sessions(met, 12, live=0.0, candidate=0.0)
+    ramp = looked(ramp)
+    assert ramp.state == "holding"
+    assert "evaluate again" in ramp.finding["words"]
+
+
+def test_one_that_a_person_finishes_waits_for_them(ramp: Ramp, met: Met) -> None:
+    Ramp.objects.filter(pk=ramp.pk).update(stage=1, plan={**ramp.plan, "finish": "person"})
+    Split.objects.update(share=5000)
+    sessions(met, 60, live=0.9, candidate=0.0)
+    assert looked(ramp).state == "running"

@@ -1,0 +1,133 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from flywheel.agents.models import SplitUnit
+from flywheel.core.evidence.ramp.ramp_plan import Plan, with_buckets
+from flywheel.failures.models import Proposal
+from flywheel.promotions.models import Ramp
+from flywheel.promotions.ramps import ramp_units
+from flywheel.trajectories.models import Trajectory
+from tests.promotions.ramps.conftest import Met
+
+
+def final(ramp: Ramp, after: float = 0.0) -> list[SplitUnit]:
+    return ramp_units.final(ramp, timezone.now() + timedelta(seconds=after))
+
+
+def parts(ramp: Ramp, after: float = 0.0) -> dict[str, Any]:
+    [unit] = final(ramp, after)
+    return unit.parts
+
+
+def trajectory(unit: SplitUnit) -> Trajectory:
+    return Trajectory.objects.get(session_id=unit.name)
+
+
+def test_a_session_is_final_once_it_is_silent_read_and_its_result_known(ramp: Ramp, met: Met) -> None:
+    early = met(True, ago=30)
+    unread = met(True, detected_at=None)
+    unknown = met(True, outcome=None)
+    known = met(False, outcome="failed")
+    assert final(ramp) == [known]
+    Trajectory.objects.filter(session_id=unknown.name).update(outcome="success")
+    assert final(ramp, after=10) == [unknown, known]
+    assert final(ramp, after=40) == [early, unknown, known]
+    assert final(ramp, after=4000) == [early, unread, unknown, known]
+
+
+def test_what_nobody_ever_learns_is_missing_and_not_a_success(ramp: Ramp, met: Met) -> None:
+    met(True, outcome=None)
+    assert parts(ramp, after=4000)["failed"] is None
+
+
+def test_a_session_without_a_trajectory_is_missing_in_the_end(ramp: Ramp, met: Met) -> None:
+    unit = met(True)
+    trajectory(unit).delete()
+    assert final(ramp) == []
+    assert parts(ramp, after=4000) == dict.fromkeys(ramp.rules.signals)
+
+
+def test_the_part_of_its_trajectories_that_failed_counts_and_a_person_is_right(ramp: Ramp, met: Met) -> None:
+    unit = met(True, outcome="success")
+    row = trajectory(unit)
+    for outcome, label in (("failed", ""), ("success", "failure"), ("failed", "pass")):
+        row.pk, row.trace_id, row.outcome, row.label = None, f"{outcome} {label}", outcome, label
+        row.save()
+    [found] = final(ramp)
+    assert (found.parts["failed"], found.trajectories) == (0.5, 4)
+
+
+def test_what_detectors_and_people_found_counts_by_signal(ramp: Ramp, met: Met) -> None:
+    ramp.plan = with_buckets(Plan(), ["wrong_tool"]).to_json()
+    ramp.__dict__.pop("rules", None)
+    row = trajectory(met(True))
+    Proposal.objects.bulk_create(
+        Proposal(project=row.project, trajectory=row, detector=name, bucket=bucket, score=score, evidence="x")
+        for name, bucket, score in [
+            ("unknown_tool", "hallucinated_api", 0.9),
+            ("unsafe_call", "unsafe_action", 0.9),
+            ("other_tool", "wrong_tool", 0.2),
+        ]
+    )
+    found = parts(ramp)
+    assert (found["invalid"], found["unsafe"], found["bucket:wrong_tool"]) == (1.0, 1.0, 0.0)
+    Trajectory.objects.filter(pk=row.pk).update(label="failure", label_bucket="wrong_tool")
+    found = parts(ramp)
+    assert (found["invalid"], found["unsafe"], found["bucket:wrong_tool"]) == (1.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "counts"),
+    [
+        ("ok", "", 0.0),
+        ("error", "503: overloaded", 1.0),
+        ("error", "404: no such adapter", 1.0),
+        ("error", "the upstream 127.0.0.1 cannot be reached: refused", 1.0),
+        ("error", "400: messages are missing", 0.0),
+        ("error", "cut off: the caller went away after 3 bytes of the answer", 0.0),
+    ],
+)
+def test_a_servers_error_counts_and_a_callers_does_not(
+    ramp: Ramp, met: Met, status: str, error: str, counts: float
+) -> None:
+    met(True, status=status, error=error)
+    assert parts(ramp)["errors"] == counts
+
+
+def test_slow_and_dear_are_told_by_the_limits_of_the_plan(ramp: Ramp, met: Met) -> None:
+    met(True, cost_usd=0.2)
+    assert parts(ramp).keys() >= {"failed"}
+    assert "slow" not in parts(ramp)
+    ramp.plan = {**ramp.plan, "limits": {"slow": 1.5, "dear": 0.5}}
+    ramp.__dict__.pop("rules", None)
+    found = parts(ramp)
+    assert (found["slow"], found["dear"]) == (1.0, 0.0)
+
+
+def test_a_session_that_saw_two_versions_is_mixed(ramp: Ramp, met: Met) -> None:
+    live, candidate = (ramp_units.answerer(ramp.split, is_candidate=arm) for arm in (False, True))
+    met(True, answered_by=[candidate, live])
+    met(True, answered_by=[live])
+    met(False, answered_by=[live, "assistant@9:" + "0" * 64])
+    met(False, answered_by=[live, live])
+    assert [unit.mixed for unit in final(ramp)] == ["two_versions", "not_given", "not_given", ""]
+
+
+def test_only_what_the_agent_did_in_production_counts(ramp: Ramp, met: Met) -> None:
+    unit = met(True)
+    row = trajectory(unit)
+    row.pk, row.trace_id, row.source, row.outcome = None, "other", "rollout", "failed"
+    row.save()
+    assert parts(ramp)["failed"] == 0.0
+
+
+def test_a_session_that_waits_for_long_is_looked_at_less_often(ramp: Ramp, met: Met) -> None:
+    fresh, old = met(True, outcome=None, ago=100), met(True, outcome=None, ago=3000)
+    now = timezone.now()
+    assert ramp_units.final(ramp, now) == []
+    waits = [SplitUnit.objects.get(pk=unit.pk).look_at - now for unit in (fresh, old)]
+    assert waits[0] == timedelta(seconds=2)
+    assert timedelta(seconds=14) < waits[1] < timedelta(seconds=16)
