@@ -74,20 +74,6 @@ def recomputed(ramp: Ramp) -> Judgement:
     return Judgement.begin(ramp.rules).follow(sessions_of(list(units)))[1]
 
 
-def numbers(ramp: Ramp) -> dict[str, Any]:
-    """Of the present moment: `{"met", "final", "mixed"}`, each as `[live, candidate]`, and `wealth` by signal."""
-    rows = SplitUnit.objects.filter(split=ramp.split_id).values_list("is_candidate")
-    counted = rows.annotate(
-        met=Count("pk"), final=Count("pk", Q(number__isnull=False)), mixed=Count("pk", ~Q(mixed=""))
-    )
-    by_arm = {is_candidate: counts for is_candidate, *counts in counted}
-    found: dict[str, Any] = {
-        name: [by_arm.get(arm, (0, 0, 0))[place] for arm in (False, True)]
-        for place, name in enumerate(("met", "final", "mixed"))
-    }
-    return found | {"wealth": {key: round(value, 4) for key, value in _judgement(ramp).wealth.items()}}
-
-
 def signal_words(key: str) -> str:
     return f"the bucket {key.removeprefix(BUCKET)}" if key.startswith(BUCKET) else SIGNALS[key].label
 
@@ -152,6 +138,10 @@ def _go_on(ramp: Ramp, has_more: bool) -> None:
     units = SplitUnit.objects.filter(split=ramp.split_id, number__isnull=False)
     judged = units.filter(share=stage.share).count() if is_due else 0
     if not is_due or judged < stage.sessions:
+        return
+    if recomputed(ramp) != _judgement(ramp):
+        words = "what is kept of its judgement does not follow from its sessions"
+        ramp_moves.hold(ramp=ramp, actor=None, reason=words, generation=ramp.generation, finding={"words": words})
         return
     if ramp.stage + 1 < len(plan.stages):
         reason = f"nothing was found in {judged:,} sessions at {percent(stage.share / WHOLE)}"

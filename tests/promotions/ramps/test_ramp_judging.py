@@ -39,7 +39,7 @@ def test_the_judge_begins_a_ramp_and_renews_its_lease_with_each_look(ramp: Ramp)
 def test_a_judge_that_fails_lets_the_lease_run_out(ramp: Ramp, monkeypatch: pytest.MonkeyPatch) -> None:
     Split.objects.update(lease_until=timezone.now())
     before = Split.objects.get().lease_until
-    monkeypatch.setattr(ramp_judging, "_freeze", lambda ramp: 1 / 0)
+    monkeypatch.setattr(ramp_judging, "_freeze", lambda _: 1 / 0)
     ramp_judging.look()
     assert Split.objects.get().lease_until == before
 
@@ -133,6 +133,20 @@ def test_what_may_not_go_live_any_more_holds_it_with_the_reason(ramp: Ramp, met:
     ramp = looked(ramp)
     assert ramp.state == "holding"
     assert "evaluate again" in ramp.finding["words"]
+
+
+def test_a_judgement_that_does_not_follow_from_its_sessions_holds_it(ramp: Ramp, met: Met) -> None:
+    sessions(met, 12, live=0.3, candidate=0.3)
+    Ramp.objects.filter(pk=ramp.pk).update(judgement=Judgement.begin(ramp.rules).to_json())
+    ramp = looked(ramp)
+    assert ramp.stage == 1
+    begun = Judgement.begin(ramp.rules)
+    kept = begun.follow(ramp_judging.sessions_of([SplitUnit(is_candidate=True, share=5000, parts={"failed": 1.0})]))[1]
+    Ramp.objects.filter(pk=ramp.pk).update(judgement=kept.to_json())
+    sessions(met, 12, live=0.3, candidate=0.3, seed=2)
+    ramp = looked(ramp)
+    assert ramp.state == "holding"
+    assert "does not follow" in ramp.finding["words"]
 
 
 def test_one_that_a_person_finishes_waits_for_them(ramp: Ramp, met: Met) -> None:

@@ -19,7 +19,8 @@ def final(ramp: Ramp, after: float = 0.0) -> list[SplitUnit]:
 
 def parts(ramp: Ramp, after: float = 0.0) -> dict[str, Any]:
     [unit] = final(ramp, after)
-    return unit.parts
+    found: dict[str, Any] = unit.parts
+    return found
 
 
 def trajectory(unit: SplitUnit) -> Trajectory:
