@@ -187,6 +187,10 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 
 @pytest.fixture
 def cast(db: None) -> Cast:
+    return cast_of_two_projects()
+
+
+def cast_of_two_projects() -> Cast:
     project = Project.objects.create(slug="acme", name="Acme")
     elsewhere = Project.objects.create(slug="elsewhere", name="Elsewhere")
     people: dict[str, User] = {}

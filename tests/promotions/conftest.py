@@ -22,7 +22,10 @@ Evaluated = Callable[..., EvalRun]
 @pytest.fixture
 def evaluated(build: Build) -> Evaluated:
     """`evaluated(version, task_set, passing=30)`: a finished eval in which the first `passing` attempts succeed."""
+    return evaluated_with(build)
 
+
+def evaluated_with(build: Build) -> Evaluated:
     def make(version: Version, task_set: TaskSet, passing: int, samples: int = 2) -> EvalRun:
         run = EvalRun.objects.create(
             project=task_set.project,
