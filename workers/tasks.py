@@ -108,6 +108,14 @@ def judge() -> None:
     ramp_judging.look()
 
 
+@shared_task(name="workers.watch")  # type: ignore[untyped-decorator]
+def watch() -> None:
+    """Every few seconds, in beat: see whether what promotions claim still holds in the traffic of their versions."""
+    from flywheel.promotions.ramps import claim_watching
+
+    claim_watching.look()
+
+
 @shared_task(name="workers.add_up")  # type: ignore[untyped-decorator]
 def add_up() -> None:
     """Every minute, in beat: add up finished days for the metrics, and those that have changed since."""

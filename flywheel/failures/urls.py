@@ -14,6 +14,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("buckets/<slug:key>/steer/", bucket_views.steer, name="steer_bucket"),
     path("buckets/<slug:key>/close/", bucket_views.close, name="close_bucket"),
     path("buckets/<slug:key>/reopen/", bucket_views.reopen, name="reopen_bucket"),
+    path("recurrences/<int:pk>/answer/", bucket_views.answer_recurrence, name="answer_recurrence"),
     path("detectors/", detector_views.index, name="detectors"),
     path("detectors/<slug:detector>/", detector_views.detector, name="detector"),
     path("detectors/<slug:detector>/switch/", detector_views.switch, name="switch_detector"),

@@ -54,6 +54,7 @@ def celery_settings() -> dict[str, Any]:
             # Often enough that an orphan has a new owner well within two leases.
             "sweep": {"task": "workers.sweep", "schedule": min(SWEEP_EVERY_S, settings.JOB_LEASE_SECONDS / 4)},
             "judge": {"task": "workers.judge", "schedule": JUDGE_EVERY_S},
+            "watch": {"task": "workers.watch", "schedule": SWEEP_EVERY_S},
             "advance": {"task": "workers.advance", "schedule": SWEEP_EVERY_S},
             "detect": {"task": "workers.detect", "schedule": SWEEP_EVERY_S},
             "add_up": {"task": "workers.add_up", "schedule": ADD_UP_EVERY_S},

@@ -174,8 +174,8 @@ def begun(build: "Build", cast: "Cast", agent_name: str, server: str) -> "Ramp":
 
 
 def tried(installation: Installation, ramp: "Ramp", key: str, seed: int, kills: bool) -> dict[str, Any]:
-    """What one try found: `{"seconds", "sessions", "after", "errors", "killed"}`; `after` are calls to the candidate
-    that began after the way back was `WANTED_WORST_S` old."""
+    """Carry out one try: `{"seconds", "sessions", "unit", "errors", "killed"}`, of its way back, its calls, the session
+    that decided, calls that failed, and what was killed."""
     from django.db import connection
 
     from flywheel.agents.models import SplitUnit

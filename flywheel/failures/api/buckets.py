@@ -9,11 +9,27 @@ from ninja import Field, Router, Status
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.detectors.standard_buckets import Bucket
+from flywheel.edge.answers import Ref
 from flywheel.edge.refusals import Missing
 from flywheel.edge.schemas import Body, Schema
 from flywheel.failures.buckets import bucket_counts, bucket_definitions, bucket_lifecycle
+from flywheel.failures.models import BucketLife
 
 router = Router(tags=["failures"])
+
+
+class RecurrenceOut(Schema):
+    version: Ref
+    """The fix that did not last, as `agent@3`."""
+    claim: float
+    """The largest share of sessions that its promotion claimed, 0 to 1."""
+    failed: float
+    """The share of the last sessions in which it was found, 0 to 1."""
+    sessions: int
+    """Sessions that were watched until then."""
+    at: datetime
+    answer: str
+    """`same`, or empty until a person confirms it."""
 
 
 class BucketOut(Schema):
@@ -48,6 +64,8 @@ class BucketOut(Schema):
     closed_by: str
     closed_because: str
     reopened_at: datetime | None
+    recurrence: RecurrenceOut | None
+    """Of the watch that reopened it; null if none did, or somebody said that it is not the same."""
     reopened_for: str
     """Trace id of the failure that came back."""
 
@@ -151,6 +169,24 @@ def reopen_bucket(request: HttpRequest, key: str, wanted: ReasonIn) -> dict[str,
     return _lived(request, key, bucket_lifecycle.reopen, reason=wanted.reason)
 
 
+class RecurrenceIn(Body):
+    same: bool
+    """Whether it is the failure that was fixed. False takes the reopening back."""
+    reason: str = ""
+    """Needed if `same` is false."""
+
+
+@router.post("/buckets/{key}/recurrence", response=BucketOut, auth=Key(Scope.REVIEW))
+def answer_recurrence(request: HttpRequest, key: str, wanted: RecurrenceIn) -> dict[str, Any]:
+    """Confirm or dismiss the recurrence by which the watch reopened the category. 409 if somebody has."""
+    row = keyed(request).project.recurrences.filter(bucket=key).first()
+    if row is None:
+        raise Missing(f"the watch has not reopened {key[:64]!r}")
+    actor = keyed(request).actor
+    bucket_lifecycle.answer(recurrence=row, actor=actor, is_same=wanted.same, reason=wanted.reason)
+    return get_bucket(request, key)
+
+
 def _lived(request: HttpRequest, key: str, verb: Any, **content: Any) -> dict[str, Any]:
     verb(project=keyed(request).project, key=key, actor=keyed(request).actor, **content)
     return get_bucket(request, key)
@@ -167,5 +203,12 @@ def _shown(bucket: Bucket, life: bucket_lifecycle.Life, count: bucket_counts.Buc
         "owner": row.owner.username if row.owner else "",
         "closed_by": row.closed_by.username if row.closed_by else "",
         "reopened_for": row.reopened_for.trajectory.trace_id if row.reopened_for else "",
+        "recurrence": _recurrence(row),
         **{name: getattr(row, name) for name in ("priority", "severity", "closed_at", "closed_because", "reopened_at")},
     }
+
+
+def _recurrence(row: BucketLife) -> dict[str, Any] | None:
+    found = row.reopened_by_watch
+    names = ("claim", "failed", "sessions", "at", "answer")
+    return {"version": str(found.version), **{name: getattr(found, name) for name in names}} if found else None

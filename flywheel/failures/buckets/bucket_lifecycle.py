@@ -2,7 +2,8 @@
 
 What was made of it says how far it is: tasks, runs, and a version that went live and does better on them. People say
 whose it is, how urgent, and that it is closed; that alone is stored (`BucketLife`). A failure that began after closing
-opens it again, once, when a person confirms it. What detectors propose does not.
+opens it again, once, when a person confirms it. What detectors propose does not, but for the watch of a version that
+had mended it: it opens the bucket where the claim of its promotion breaks, until a person says that it is not the same.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,9 +19,9 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
-from flywheel.edge.refusals import Missing, Refused, check_choice
+from flywheel.edge.refusals import Missing, Refused, Stale, check_choice
 from flywheel.failures.buckets.bucket_definitions import every
-from flywheel.failures.models import BucketLife, Failure, Priority, Severity
+from flywheel.failures.models import BucketLife, Failure, Priority, Recurrence, Severity
 from flywheel.failures.project_reviewers import named
 from flywheel.trajectories.models import Source, Trajectory
 
@@ -35,7 +36,7 @@ class State(StrEnum):
     """A version that does better on its tasks is live, by the numbers of the comparison."""
     CLOSED = "closed"
     REOPENED = "reopened"
-    """It came back after closing, and nothing was made of that yet."""
+    """It came back after closing or after a fix, and nothing was made of that yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +78,19 @@ class Life:
             return State.FIXED
         if self._is_new(self.newest_task) or self._is_new(self.newest_run):
             return State.FIXING
-        return State.REOPENED if self.row.reopened_at else State.OPEN
+        return State.REOPENED if self.row.came_back_at else State.OPEN
 
     def _is_new(self, moment: datetime | None) -> bool:
         """Made since the bucket was opened last: what was made before did not hold."""
-        return moment is not None and (self.row.reopened_at is None or moment > self.row.reopened_at)
+        return moment is not None and (self.row.came_back_at is None or moment > self.row.came_back_at)
 
 
 def of_project(project: Project, keys: Collection[str]) -> dict[str, Life]:
     """The lives of these buckets, in a handful of statements however many there are."""
-    people = ("owner", "closed_by", "reopened_by", "reopened_for__trajectory")
+    people = (
+        "owner", "closed_by", "reopened_by", "reopened_for__trajectory", "reopened_by_watch__version__agent",
+        "reopened_by_watch__answered_by",
+    )  # fmt: skip
     rows = {row.bucket: row for row in project.bucket_lives.filter(bucket__in=keys).select_related(*people)}
     lives = {key: Life(rows.get(key) or BucketLife(project=project, bucket=key)) for key in keys}
     tasks = project.tasks.filter(bucket__in=keys, retired_at=None).order_by().values("bucket")
@@ -189,7 +193,7 @@ def close(*, project: Project, key: str, actor: Actor, reason: str) -> BucketLif
         return row
     reason = _checked(reason)
     row.closed_at, row.closed_by, row.closed_because = timezone.now(), actor.user, reason
-    row.reopened_at = row.reopened_by = row.reopened_for = None
+    row.reopened_at = row.reopened_by = row.reopened_for = row.reopened_by_watch = None
     row.save()
     _record(row, actor, "close_bucket", reason)
     return row
@@ -225,6 +229,32 @@ def recur(failure: Failure, actor: Actor) -> bool:
         came_back = f"trajectory {trajectory.trace_id} failed the same way after it was closed"
         _record(row, actor, "reopen_bucket", came_back, failure=failure.pk)
     return bool(reopened)
+
+
+@transaction.atomic
+def reopen_by_watch(recurrence: Recurrence) -> None:
+    """Open the bucket that came back, not confirmed yet: what was made of it before did not last."""
+    row = _locked(recurrence.project, recurrence.bucket)
+    row.reopened_by_watch = recurrence
+    row.save()
+
+
+@transaction.atomic
+def answer(*, recurrence: Recurrence, actor: Actor, is_same: bool, reason: str = "") -> None:
+    """Say whether what the watch saw is the failure that was mended. Where it is not, for a reason, the bucket is as it
+    was before. Raises Refused, and Stale where somebody has answered."""
+    said = _checked(reason) if reason.strip() or not is_same else ""
+    kind = Recurrence.Answer.SAME if is_same else Recurrence.Answer.NOT_SAME
+    row = _locked(recurrence.project, recurrence.bucket)
+    won = Recurrence.objects.filter(pk=recurrence.pk, answer=Recurrence.Answer.OPEN).update(
+        answer=kind, answered_by=actor.user, answered_at=timezone.now(), answered_because=said
+    )
+    if not won:
+        raise Stale("somebody has answered this already")
+    if not is_same and row.reopened_by_watch_id == recurrence.pk:
+        row.reopened_by_watch = None
+        row.save()
+    _record(row, actor, "answer_recurrence", said, is_same=is_same, recurrence=recurrence.pk)
 
 
 def _locked(project: Project, key: str) -> BucketLife:

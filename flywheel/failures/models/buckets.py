@@ -4,6 +4,8 @@ What became of a bucket (tasks, runs, versions) is not stored here: `buckets/buc
 made.
 """
 
+from datetime import datetime
+
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Lower
@@ -92,7 +94,11 @@ class BucketLife(models.Model):
     reopened_for = models.ForeignKey(
         "failures.Failure", on_delete=models.SET_NULL, related_name="+", null=True, blank=True
     )
-    """The failure that came back; none where a person reopened it."""
+    """The failure that came back; none where a person or the watch reopened it."""
+    reopened_by_watch = models.ForeignKey(
+        "failures.Recurrence", on_delete=models.SET_NULL, related_name="+", null=True, blank=True
+    )
+    """What the watch of a version saw that had mended it; empty again where a person says that it is not the same."""
 
     class Meta:
         constraints = [
@@ -109,4 +115,10 @@ class BucketLife(models.Model):
 
     @property
     def is_closed(self) -> bool:
-        return self.closed_at is not None and self.reopened_at is None
+        return self.closed_at is not None and self.reopened_at is None and self.reopened_by_watch_id is None
+
+    @property
+    def came_back_at(self) -> datetime | None:
+        """When it was opened again last, by whomever."""
+        by_watch = self.reopened_by_watch.at if self.reopened_by_watch else None
+        return max((at for at in (self.reopened_at, by_watch) if at), default=None)

@@ -22,6 +22,7 @@ from flywheel.failures.models import Decision, Failure, Priority, ProjectBucket,
 from flywheel.failures.pages import bucket_forms
 from flywheel.failures.project_reviewers import reviewers
 from flywheel.failures.queues import open_queue
+from flywheel.trajectories.models import Trajectory
 
 EXAMPLES = 10
 HISTORY = 30
@@ -52,6 +53,19 @@ def close(request: PageRequest, key: str) -> HttpResponse:
 @requires(Permission.REVIEW)
 def reopen(request: PageRequest, key: str) -> HttpResponse:
     return _turn(request, key, bucket_lifecycle.reopen)
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def answer_recurrence(request: PageRequest, pk: int) -> HttpResponse:
+    """Say whether what the watch saw is the failure that was mended."""
+    row = get_object_or_404(request.project.recurrences, pk=pk)
+    reason, is_same = request.POST.get("reason", ""), request.POST.get("same") == "yes"
+    try:
+        bucket_lifecycle.answer(recurrence=row, actor=request.actor, is_same=is_same, reason=reason)
+    except Refused as error:
+        return _page(request, row.bucket, problem=f"Nothing was changed. {error}.", reason=reason)
+    return redirect("failures:bucket", request.project.slug, row.bucket)
 
 
 @require_http_methods(["GET", "POST"])
@@ -98,6 +112,7 @@ def _page(request: PageRequest, key: str, problem: str = "", reason: str = "") -
             "detectors": detector_settings.proposing(project, key),
             "life": found,
             "chain": _chain(request, key, found, confirmed_count, candidates),
+            "back": _back(project, found),
             "since_closing": bucket_lifecycle.since_closing(found) if found.row.is_closed else 0,
             "people": [user.username for user in reviewers(project)],
             "priorities": Priority.choices,
@@ -124,6 +139,15 @@ def _page(request: PageRequest, key: str, problem: str = "", reason: str = "") -
         },
         status=422 if problem else 200,
     )
+
+
+def _back(project: Project, life: bucket_lifecycle.Life) -> list[Trajectory]:
+    """Trajectories by which the bucket came back and of which no person has decided, the newest first."""
+    recurrence = life.row.reopened_by_watch
+    if recurrence is None or recurrence.answer:
+        return []
+    rows = Trajectory.objects.filter(project=project, pk__in=recurrence.trajectories, label="")
+    return list(rows.order_by("-started_at").only("trace_id", "title", "started_at")[:EXAMPLES])
 
 
 def _turn(request: PageRequest, key: str, verb: Any) -> HttpResponse:

@@ -5,5 +5,16 @@ from flywheel.promotions.models.candidates import Candidate, Harmless
 from flywheel.promotions.models.policies import Policy
 from flywheel.promotions.models.promotions import LateReason, Promotion
 from flywheel.promotions.models.ramps import Ramp, RampChange
+from flywheel.promotions.models.watches import Watch, WatchedSession
 
-__all__ = ["Candidate", "Harmless", "LateReason", "Policy", "Promotion", "Ramp", "RampChange"]
+__all__ = [
+    "Candidate",
+    "Harmless",
+    "LateReason",
+    "Policy",
+    "Promotion",
+    "Ramp",
+    "RampChange",
+    "Watch",
+    "WatchedSession",
+]

@@ -39,11 +39,20 @@ class PolicyForm(forms.Form):
             "option.",
         )
 
+        self.fields["watch_rolls_back"] = forms.BooleanField(
+            required=False,
+            label="Roll back by itself when unsafe actions or server errors exceed what a promotion claims",
+            help_text="Otherwise the notice only says so. Categories that come back never roll anything back.",
+        )
+
     @classmethod
     def of(cls, rules: dict[str, Any]) -> "PolicyForm":
         """The form filled with a policy's rules."""
         shown = {name: _entered(LIMITS[name], value) for name, value in rules.items() if name in LIMITS}
-        return cls(initial=shown | {"strict": rules.get("strict", False)})
+        return cls(
+            initial=shown
+            | {"strict": rules.get("strict", False), "watch_rolls_back": rules.get("watch_rolls_back", True)}
+        )
 
     def rules(self, before: dict[str, Any]) -> dict[str, Any]:
         """The rules that the form says, on top of those that it does not show. Raises ValueError."""

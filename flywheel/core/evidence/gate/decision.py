@@ -138,10 +138,14 @@ class Policy:
     """Paired tasks a slice needs before a regression in it is tested."""
     strict: bool = False
     """Whether a guard that cannot tell stops the candidate, too. Few sets are large enough for that."""
+    watch_rolls_back: bool = True
+    """Whether the watch of a promotion makes the version before live again where unsafe actions or server errors break
+    its claim. What else breaks one opens a bucket again and moves nothing."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.strict, bool):
-            raise ValueError(f"Policy field 'strict' must be true or false, not {self.strict!r}.")
+        for name in ("strict", "watch_rolls_back"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"Policy field {name!r} must be true or false, not {getattr(self, name)!r}.")
         if not isinstance(self.version, str) or not self.version:
             raise ValueError(f"Policy field 'version' must be a non-empty text, not {self.version!r}.")
         for name, limit in LIMITS.items():

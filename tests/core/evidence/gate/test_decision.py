@@ -410,7 +410,7 @@ def test_a_bad_policy_is_refused_by_name(data: dict[str, Any], words: str) -> No
 
 
 def test_every_policy_field_has_limits() -> None:
-    assert {"version", "strict", *LIMITS} == set(Policy().to_dict())
+    assert {"version", "strict", "watch_rolls_back", *LIMITS} == set(Policy().to_dict())
 
 
 @pytest.mark.parametrize("name", LIMITS)

@@ -1,0 +1,277 @@
+"""The watch after a promotion: does what was mended stay mended in the traffic that the live version answers?
+
+A claim is the largest share of sessions in which something is found: a bucket that the comparison calls better, unsafe
+actions, server errors. It comes from the candidate's own sessions in its ramp, or where there was none from those of
+the version before, of which half are promised. Evidence against it is summed up session by session
+(`claim_watch`); all claims of a promotion together alarm falsely after 20,000 sessions on average at the soonest.
+
+A bucket that breaks its claim is opened again, not confirmed yet. Unsafe actions and server errors bring the version
+before back where the gate's policy says so. It is not causal: the traffic may have changed.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+from statistics import fmean
+from typing import Any, Final
+
+from django.db import connection, transaction
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
+from flywheel.agents.models import Agent, SplitUnit
+from flywheel.core.detectors import DETECTORS
+from flywheel.core.digests import digest
+from flywheel.core.evidence.gate import decision
+from flywheel.core.evidence.ramp.ramp_plan import BUCKET, MOST_BUCKETS
+from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
+from flywheel.core.text.number_words import percent
+from flywheel.edge.refusals import Refused
+from flywheel.failures.buckets import bucket_lifecycle
+from flywheel.failures.models import DetectorSetting, Recurrence
+from flywheel.promotions import live_version
+from flywheel.promotions.models import Promotion, Watch, WatchedSession
+from flywheel.promotions.ramps.session_results import COLUMNS, Read, buckets_of, calls_of, parts_of
+from flywheel.trajectories.models import Source, Trajectory
+
+log = logging.getLogger(__name__)
+
+LEAST: Final = {"unsafe": 0.01, "errors": 0.02}
+"""Claims are at least so large, or one bad hour would break them."""
+LEAST_OF_BUCKET: Final = 0.02
+MOST: Final = 0.5
+SLACK: Final = 2.0
+"""A claim is so many times what was measured of the version itself."""
+BEFORE = timedelta(days=14)
+"""Traffic of the version before from which a claim is made where there was no ramp."""
+QUIET = timedelta(seconds=120)
+WINDOW = timedelta(hours=1)
+"""A session that is not over and read so long after it began is not watched."""
+SESSIONS: Final = 1000
+"""Read in one look."""
+SHOWN: Final = 50
+"""Trajectories, and points of the path, that a recurrence keeps."""
+
+_NAMES = """
+SELECT name FROM (
+    SELECT coalesce(nullif(session_id, ''), trace_id) AS name, max(changed_at) AS last,
+           bool_and(coalesce(detected_at >= changed_at, false)) AS is_read
+    FROM trajectories_trajectory WHERE version_id = %(version)s AND source = %(source)s AND started_at >= %(since)s
+    GROUP BY 1
+) AS session
+WHERE is_read AND last < %(quiet)s
+  AND NOT EXISTS (
+    SELECT 1 FROM promotions_watchedsession AS row WHERE row.watch_id = %(watch)s AND row.name = session.name)
+ORDER BY last, name LIMIT %(most)s
+"""
+_TRAJECTORIES = f"""
+SELECT coalesce(nullif(found.session_id, ''), found.trace_id), {COLUMNS} FROM trajectories_trajectory AS found
+WHERE version_id = %(version)s AND source = %(source)s AND started_at >= %(since)s
+  AND coalesce(nullif(found.session_id, ''), found.trace_id) = ANY(%(names)s)
+"""  # noqa: S608 only names of columns
+
+
+def look() -> None:
+    """Begin the watches of what went live, and read what their versions have answered since."""
+    for agent in Agent.objects.exclude(live=None).select_related("live__agent", "project"):
+        try:
+            watch = _watch_of(agent)
+            if watch is not None:
+                follow(watch)
+        except Exception:
+            log.exception("what the live version of %s does could not be watched", agent)
+    Watch.objects.filter(state=Watch.State.RUNNING).exclude(
+        promotion__after_id__in=Agent.objects.exclude(live=None).values("live")
+    ).update(state=Watch.State.OVER)
+
+
+def follow(watch: Watch) -> None:
+    """Read the sessions that are over since, and act where a claim breaks."""
+    with transaction.atomic():
+        rows = Watch.objects.select_related("promotion__after__agent", "promotion__before", "agent__project")
+        row = rows.select_for_update(of=("self",), no_key=True, skip_locked=True).filter(pk=watch.pk).first()
+        if row is None or row.state != Watch.State.RUNNING:
+            return
+        _begin_anew_where_detectors_changed(row)
+        found = _read(row)
+        broken = _take_in(row, found)
+        if len(found) < SESSIONS:
+            row.read_to = max(row.read_to, timezone.now() - WINDOW)
+        row.save()
+        for signal in broken:
+            if signal.startswith(BUCKET):
+                _reopen(row, signal)
+    for signal in broken:
+        if not signal.startswith(BUCKET):
+            _bring_back(row, signal)
+
+
+def claims_of(promotion: Promotion) -> dict[str, float]:
+    """By signal what is promised at most."""
+    candidate = promotion.candidate
+    slices = candidate.report["comparison"].get("slices") or [] if candidate else []
+    better = [each["name"] for each in slices if each["verdict"] == "better"]
+    least = LEAST | {f"{BUCKET}{key}": LEAST_OF_BUCKET for key in better[:MOST_BUCKETS]}
+    known = _in_its_ramp(promotion) or _before(promotion, least)
+    return {signal: min(MOST, max(floor, known.get(signal, 0.0))) for signal, floor in least.items()}
+
+
+def _watch_of(agent: Agent) -> Watch | None:
+    """The watch of the promotion by which its version is live; none where that was a rollback or the first."""
+    newest = agent.promotions.order_by("-generation").select_related("candidate", "before").first()
+    if newest is None or newest.kind != Promotion.Kind.PROMOTE or newest.after_id != agent.live_id:
+        return None
+    known = Watch.objects.filter(promotion=newest).first()
+    return known or Watch.objects.create(
+        promotion=newest,
+        agent=agent,
+        claims=claims_of(newest),
+        detectors=_detectors(agent.project),
+        read_to=newest.created_at,
+    )
+
+
+def _in_its_ramp(promotion: Promotion) -> dict[str, float]:
+    if not hasattr(promotion, "ramp"):
+        return {}
+    units = SplitUnit.objects.filter(split=promotion.ramp.split_id, number__isnull=False, is_candidate=True)
+    values: dict[str, list[float]] = defaultdict(list)
+    for parts in units.values_list("parts", flat=True):
+        for signal, part in parts.items():
+            if part is not None:
+                values[signal].append(part)
+    return {signal: SLACK * fmean(found) for signal, found in values.items()}
+
+
+def _before(promotion: Promotion, wanted: dict[str, float]) -> dict[str, float]:
+    """Half of what the version before did, by what is proposed and confirmed of its trajectories."""
+    rows = Trajectory.objects.filter(
+        version=promotion.before_id, source=Source.PRODUCTION, started_at__gte=promotion.created_at - BEFORE
+    )
+    buckets = {signal: signal.removeprefix(BUCKET) for signal in wanted if signal.startswith(BUCKET)}
+    is_in = {
+        f"n{number}": Count("pk", Q(label_bucket=key) | Q(label="", proposed_bucket=key))
+        for number, key in enumerate(buckets.values())
+    }
+    counted = rows.aggregate(n=Count("pk"), **is_in)
+    return {
+        signal: counted[f"n{number}"] / counted["n"] / 2 if counted["n"] else 0.0
+        for number, signal in enumerate(buckets)
+    }
+
+
+def _detectors(project: Project) -> str:
+    settings = DetectorSetting.objects.filter(project=project).order_by("detector")
+    said = settings.values_list("detector", "is_on", "bucket", "reads_all")
+    return digest({"known": sorted(DETECTORS), "settings": [list(row) for row in said]})
+
+
+def _begin_anew_where_detectors_changed(watch: Watch) -> None:
+    present = _detectors(watch.agent.project)
+    if present != watch.detectors:
+        watch.detectors, watch.sums, watch.sessions, watch.began_at = present, {}, 0, timezone.now()
+
+
+def _read(watch: Watch) -> list[tuple[str, list[Read], dict[str, float | None]]]:
+    now = timezone.now()
+    asked: dict[str, Any] = {
+        "version": watch.promotion.after_id,
+        "source": Source.PRODUCTION,
+        "since": watch.read_to,
+        "quiet": now - QUIET,
+        "watch": watch.pk,
+        "most": SESSIONS,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_NAMES, asked)
+        names = [name for (name,) in cursor]
+        cursor.execute(_TRAJECTORIES, asked | {"names": names})
+        rows: dict[str, list[Read]] = defaultdict(list)
+        for name, *row in cursor:
+            rows[name].append(Read(*row))
+    read = [row for some in rows.values() for row in some]
+    calls, found = calls_of(read), buckets_of(watch.agent.project_id, read)
+    signals = list(watch.claims)
+    return [(name, rows[name], parts_of(signals, {}, rows[name], calls, found)) for name in names]
+
+
+def _take_in(watch: Watch, found: Sequence[tuple[str, list[Read], dict[str, float | None]]]) -> list[str]:
+    """The signals whose claims break in these sessions."""
+    limit, broken = bound(len(watch.claims)), []
+    made = []
+    for name, _, parts in found:
+        watch.sessions += 1
+        evidence = {}
+        for signal, claim in watch.claims.items():
+            part = parts.get(signal)
+            if part is None or signal in watch.broken:
+                continue
+            _, after = ClaimWatch(claim, *_kept(watch, signal)).follow([part])
+            watch.sums[signal], evidence[signal] = list(after.sums), after.evidence
+            if after.evidence >= limit:
+                watch.broken[signal] = {
+                    "session": watch.sessions,
+                    "evidence": after.evidence,
+                    "at": timezone.now().isoformat(),
+                    "did": "",
+                }
+                broken.append(signal)
+        made.append(WatchedSession(watch=watch, name=name, number=watch.sessions, parts=parts, evidence=evidence))
+    WatchedSession.objects.bulk_create(made, ignore_conflicts=True)
+    return broken
+
+
+def _kept(watch: Watch, signal: str) -> list[tuple[float, ...]]:
+    return [tuple(watch.sums[signal])] if signal in watch.sums else []
+
+
+def _reopen(watch: Watch, signal: str) -> None:
+    """Keep what was seen, and open the bucket."""
+    key = signal.removeprefix(BUCKET)
+    rows = list(watch.rows.filter(at__gte=watch.began_at).order_by("-id")[:2000])
+    since = next((place for place, row in enumerate(rows) if row.evidence.get(signal, 0.0) < 1.0), len(rows))
+    grown = rows[: max(1, since)]
+    sessions = [row.name for row in rows if row.parts.get(signal)]
+    in_session = Q(session_id__in=sessions) | Q(session_id="", trace_id__in=sessions)
+    its = Trajectory.objects.filter(in_session, version=watch.promotion.after_id)
+    showing = its.filter(Q(proposals__bucket=key) | Q(label_bucket=key)).order_by("-started_at").distinct()
+    path = [[row.number, round(row.evidence[signal], 3)] for row in reversed(rows) if signal in row.evidence]
+    step = max(1, len(path) // SHOWN)
+    recurrence = Recurrence.objects.create(
+        project=watch.agent.project,
+        bucket=key,
+        version=watch.promotion.after,
+        claim=watch.claims[signal],
+        sessions=watch.sessions,
+        failed=fmean(float(row.parts.get(signal) or 0.0) for row in grown),
+        path=[*path[::-1][::step][::-1], ["bound", bound(len(watch.claims))]],
+        trajectories=list(dict.fromkeys(showing.values_list("pk", flat=True)[:SHOWN])),
+    )
+    bucket_lifecycle.reopen_by_watch(recurrence)
+    watch.broken[signal]["did"] = "reopened"
+    watch.save(update_fields=["broken"])
+
+
+def _bring_back(watch: Watch, signal: str) -> None:
+    """Make the version before live again where the policy says so; else it is for a person to do."""
+    promotion = watch.promotion
+    newest = watch.agent.project.policies.order_by("-version").first()
+    may = decision.Policy.from_dict(newest.rules if newest else {}).watch_rolls_back
+    did = "proposed"
+    if may and promotion.before is not None:
+        words = (
+            f"{signal} in more than {percent(watch.claims[signal])} of the sessions, after {watch.sessions:,} of them"
+        )
+        actor = Actor(promotion.approved_by, through=f"the {watch}")
+        try:
+            live_version.roll_back(
+                agent=watch.agent, to=promotion.before, actor=actor, generation=promotion.generation, reason=words
+            )
+            did = "rolled back"
+        except Refused as refused:
+            did = f"not rolled back: {refused}"
+    watch.broken[signal]["did"] = did
+    Watch.objects.filter(pk=watch.pk).update(broken=watch.broken)

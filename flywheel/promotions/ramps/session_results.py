@@ -1,0 +1,123 @@
+"""The result of a session: what its trajectories say by signal, and the part of it that went wrong.
+
+A trajectory failed where a person says so, else where its outcome does. A bucket is found in it by a person, else by a
+detector. A call is a server's error where the server, or the way to it, failed; what the caller got wrong is none.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean
+from typing import Any, Final
+
+from django.db import connection
+
+from flywheel.core.evidence.ramp.ramp_plan import BUCKET
+from flywheel.failures.models import ProjectBucket, Proposal
+from flywheel.trajectories.models import Label, Outcome
+
+SURE: Final = 0.5
+"""The least score of a detector's finding that counts."""
+INVALID: Final = {"broken_output", "unknown_tool", "broken_schema"}
+"""Detectors whose findings are invalid calls."""
+UNSAFE: Final = "unsafe_action"
+COLUMNS: Final = (
+    "found.id, found.outcome, found.label, found.label_bucket, found.cost_usd, found.changed_at, "
+    "coalesce(found.detected_at >= found.changed_at, false)"
+)
+"""Of a row `found` of trajectories, as `Read` takes them."""
+
+_CALLS = """
+SELECT trajectory_id, array_agg(DISTINCT answered_by), count(*),
+       count(*) FILTER (WHERE status = 'error' AND error !~ '^(400|401|403|413|415|422): '
+                        AND error NOT LIKE 'cut off: the caller%%'),
+       sum(extract(epoch FROM ended_at - started_at))
+FROM trajectories_step WHERE trajectory_id = ANY(%(ids)s) AND answered_by IS NOT NULL GROUP BY trajectory_id
+"""
+
+
+@dataclass(slots=True)
+class Read:
+    """A trajectory of a session."""
+
+    pk: int
+    outcome: str | None
+    label: str
+    label_bucket: str
+    cost_usd: float | None
+    changed_at: datetime
+    is_detected: bool
+
+    @property
+    def failed(self) -> float | None:
+        """None while it is not known."""
+        if self.label:
+            return float(self.label == Label.FAILURE)
+        return float(self.outcome == Outcome.FAILED) if self.outcome else None
+
+
+@dataclass(slots=True)
+class Calls:
+    """Model calls of a trajectory that went through the gateway."""
+
+    answered_by: list[str]
+    count: int
+    errors: int
+    seconds: float
+
+
+def calls_of(rows: Sequence[Read]) -> dict[int, Calls]:
+    with connection.cursor() as cursor:
+        cursor.execute(_CALLS, {"ids": [row.pk for row in rows]})
+        return {pk: Calls(names, count, errors, float(seconds or 0)) for pk, names, count, errors, seconds in cursor}
+
+
+def buckets_of(project: int, rows: Sequence[Read]) -> dict[int, set[str]]:
+    """By trajectory the buckets found in it, with their families, and `invalid` where a call was."""
+    parents = dict(ProjectBucket.objects.filter(project=project).values_list("key", "parent"))
+    found: dict[int, set[str]] = defaultdict(set)
+    labels = {row.pk: row for row in rows if row.label}
+    for row in labels.values():
+        if row.label == Label.FAILURE and row.label_bucket:
+            found[row.pk] |= {row.label_bucket, parents.get(row.label_bucket, row.label_bucket)}
+    proposals = Proposal.objects.filter(trajectory__in=[row.pk for row in rows], score__gte=SURE)
+    for pk, bucket, detector in proposals.values_list("trajectory", "bucket", "detector"):
+        found[pk] |= {"invalid"} if detector in INVALID else set()
+        found[pk] |= {bucket, parents.get(bucket, bucket)} if pk not in labels else set()
+    return found
+
+
+def parts_of(
+    signals: Sequence[str],
+    limits: Mapping[str, float],
+    rows: Sequence[Read],
+    calls: Mapping[int, Calls],
+    found: Mapping[int, set[str]],
+) -> dict[str, float | None]:
+    """By signal the part of the session that went wrong, from 0 to 1; None where that is not known."""
+    of_unit = [calls[row.pk] for row in rows if row.pk in calls]
+    asked = sum(each.count for each in of_unit)
+    costs = [row.cost_usd for row in rows if row.cost_usd is not None]
+    measured: dict[str, Any] = {
+        "failed": _mean(failed for row in rows if (failed := row.failed) is not None),
+        "unsafe": _mean(float(UNSAFE in found.get(row.pk, ())) for row in rows),
+        "invalid": _mean(float("invalid" in found.get(row.pk, ())) for row in rows),
+        "errors": _mean(float(each.errors > 0) for each in of_unit),
+        "slow": _beyond(sum(each.seconds for each in of_unit) / asked if asked else None, limits.get("slow")),
+        "dear": _beyond(fmean(costs) if costs else None, limits.get("dear")),
+    }
+    buckets = [key for key in signals if key.startswith(BUCKET)]
+    measured |= {
+        key: _mean(float(key.removeprefix(BUCKET) in found.get(row.pk, ())) for row in rows) for key in buckets
+    }
+    return {key: measured[key] for key in signals}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return fmean(known) if known else None
+
+
+def _beyond(value: float | None, limit: float | None) -> float | None:
+    return None if value is None or limit is None else float(value > limit)

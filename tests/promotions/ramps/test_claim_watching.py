@@ -1,0 +1,176 @@
+import itertools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from flywheel.accounts.actors import Actor
+from flywheel.agents.models import Agent
+from flywheel.core.digests import digest
+from flywheel.core.evidence.gate import decision
+from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
+from flywheel.edge.refusals import Refused, Stale
+from flywheel.failures.buckets import bucket_lifecycle
+from flywheel.failures.models import DetectorSetting, Proposal, Recurrence
+from flywheel.promotions.live_version import promote, roll_back
+from flywheel.promotions.models import Candidate, Policy, Promotion, Watch
+from flywheel.promotions.ramps import claim_watching
+from tests.conftest import Build, Cast
+
+KEY = "wrong_tool"
+Answered = Callable[..., None]
+
+
+@pytest.fixture
+def live(candidate: Candidate, cast: Cast) -> Promotion:
+    """A promotion whose comparison calls a bucket better."""
+    candidate.report["comparison"]["slices"] = [
+        {"name": KEY, "verdict": "better", "difference": {"mean": 0.4, "low": 0.2, "high": 0.6, "n": 30}}
+    ]
+    Candidate.objects.filter(pk=candidate.pk).update(report=candidate.report)
+    made = promote_anyway(candidate, cast)
+    claim_watching.look()
+    return made
+
+
+def promote_anyway(candidate: Candidate, cast: Cast) -> Promotion:
+    Candidate.objects.filter(pk=candidate.pk).update(report_digest=digest(candidate.report))
+    return promote(
+        candidate=candidate,
+        actor=Actor(cast.approver),
+        reason="x",
+        generation=candidate.agent.generation,
+        override=True,
+    )
+
+
+@pytest.fixture
+def answered(build: Build, live: Promotion) -> Answered:
+    """`answered(9, found=3)`: so many sessions that the live version answered, in the last of which the bucket is."""
+    names = itertools.count()
+
+    def make(count: int, found: int = 0, bucket: str = KEY, **fields: Any) -> None:
+        at = timezone.now() - timedelta(seconds=200)
+        for place in range(count):
+            given: dict[str, Any] = {
+                "version": live.after,
+                "agent": live.agent,
+                "started_at": timezone.now(),
+                "changed_at": at,
+            }
+            row = build.trajectory(session_id=f"s{next(names)}", **given | {"detected_at": at} | fields)
+            if place >= count - found:
+                Proposal.objects.create(
+                    project=row.project, trajectory=row, detector="other_tool", bucket=bucket, score=0.9, evidence="x"
+                )
+
+    return make
+
+
+def watch() -> Watch:
+    return Watch.objects.get()
+
+
+def test_a_promotion_claims_what_it_mended_and_the_claim_comes_from_what_was_before(live: Promotion) -> None:
+    assert watch().promotion == live
+    assert watch().claims == {"unsafe": 0.01, "errors": 0.02, f"bucket:{KEY}": 0.02}
+
+
+def test_half_of_what_the_version_before_did_is_claimed(build: Build, live: Promotion) -> None:
+    for number in range(10):
+        build.trajectory(
+            version=live.before, started_at=live.created_at - timedelta(days=1), proposed_bucket=KEY * (number < 4)
+        )
+    assert claim_watching.claims_of(live)[f"bucket:{KEY}"] == 0.2
+
+
+def test_sessions_are_read_once_when_they_are_over_and_read(answered: Answered, live: Promotion) -> None:
+    answered(3)
+    answered(1, changed_at=timezone.now())
+    answered(1, detected_at=None)
+    answered(1, version=live.before)
+    for _ in range(2):
+        claim_watching.look()
+        assert watch().sessions == 3
+    expected = ClaimWatch(0.02).follow([0.0] * 3)[1]
+    assert watch().sums[f"bucket:{KEY}"] == list(expected.sums)
+
+
+def test_a_bucket_that_comes_back_is_opened_again_with_what_showed_it(answered: Answered, cast: Cast) -> None:
+    answered(20)
+    answered(12, found=12)
+    claim_watching.look()
+    found = Recurrence.objects.get()
+    assert (found.bucket, found.claim, found.sessions, len(found.trajectories)) == (KEY, 0.02, 32, 12)
+    assert found.failed > 0.5
+    assert found.path[-1] == ["bound", bound(3)]
+    life = bucket_lifecycle.of(cast.project, KEY)
+    assert life.state == "reopened"
+    assert watch().broken[f"bucket:{KEY}"]["did"] == "reopened"
+    answered(5, found=5)
+    claim_watching.look()
+    assert Recurrence.objects.count() == 1
+    assert Agent.objects.get().live == found.version
+
+
+def test_a_person_says_that_it_is_not_the_same_and_the_bucket_is_as_before(answered: Answered, cast: Cast) -> None:
+    before = bucket_lifecycle.of(cast.project, KEY).state
+    assert before == "fixed"
+    answered(12, found=12)
+    claim_watching.look()
+    found = Recurrence.objects.get()
+    with pytest.raises(Refused, match="reason"):
+        bucket_lifecycle.answer(recurrence=found, actor=Actor(cast.reviewer), is_same=False)
+    bucket_lifecycle.answer(recurrence=found, actor=Actor(cast.reviewer), is_same=False, reason="another tool")
+    assert bucket_lifecycle.of(cast.project, KEY).state == before
+    with pytest.raises(Stale):
+        bucket_lifecycle.answer(recurrence=found, actor=Actor(cast.reviewer), is_same=True)
+
+
+def test_a_closed_bucket_that_was_opened_by_a_person_stays_open_when_the_watch_was_wrong(
+    answered: Answered, cast: Cast
+) -> None:
+    actor = Actor(cast.reviewer)
+    bucket_lifecycle.close(project=cast.project, key=KEY, actor=actor, reason="done")
+    bucket_lifecycle.reopen(project=cast.project, key=KEY, actor=actor, reason="not done")
+    answered(12, found=12)
+    claim_watching.look()
+    bucket_lifecycle.answer(recurrence=Recurrence.objects.get(), actor=actor, is_same=False, reason="another")
+    assert bucket_lifecycle.of(cast.project, KEY).state == "reopened"
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_unsafe_actions_bring_the_version_before_back_where_the_policy_says_so(
+    answered: Answered, live: Promotion, cast: Cast, may: bool
+) -> None:
+    newest = Policy.objects.filter(project=cast.project).order_by("-version")[0]
+    rules = decision.Policy.from_dict({**newest.rules, "watch_rolls_back": may}).to_dict()
+    Policy.objects.create(project=cast.project, version=newest.version + 1, rules=rules, created_by=cast.admin)
+    answered(12, found=12, bucket="unsafe_action")
+    claim_watching.look()
+    agent = Agent.objects.get()
+    assert agent.live == (live.before if may else live.after)
+    assert watch().broken["unsafe"]["did"] == ("rolled back" if may else "proposed")
+    claim_watching.look()
+    assert watch().state == ("over" if may else "running")
+    assert agent.promotions.count() == (3 if may else 2)
+
+
+def test_a_changed_detector_begins_it_anew(answered: Answered, cast: Cast) -> None:
+    answered(5, found=3)
+    claim_watching.look()
+    assert watch().sessions == 5
+    DetectorSetting.objects.create(project=cast.project, detector="other_tool", is_on=False)
+    answered(2)
+    claim_watching.look()
+    assert watch().sessions == 2
+    assert watch().sums[f"bucket:{KEY}"] == list(ClaimWatch(0.02).follow([0.0] * 2)[1].sums)
+
+
+def test_it_ends_when_another_version_goes_live(live: Promotion, cast: Cast) -> None:
+    assert live.before is not None
+    roll_back(agent=live.agent, to=live.before, actor=Actor(cast.approver), generation=live.generation, reason="x")
+    claim_watching.look()
+    assert watch().state == "over"
