@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
-from flywheel.agents import artifacts, lora_adapters
+from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.weights import lora_adapters
 from flywheel.core.envs import Task
 from flywheel.core.envs import build as build_env
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling

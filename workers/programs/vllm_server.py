@@ -221,8 +221,8 @@ def _base_of(reference: str, slug: str | None) -> Path:
     """The weights of the version. Raises CannotServe."""
     from flywheel.accounts.models import Project
     from flywheel.agents import artifacts
-    from flywheel.agents.lora_adapters import NotServable
     from flywheel.agents.references import UnknownReference, find_version
+    from flywheel.agents.weights.lora_adapters import NotServable
     from flywheel.evals.serving.loaded_adapters import check
 
     projects = Project.objects.filter(agents__name=reference.partition("@")[0], **({"slug": slug} if slug else {}))

@@ -21,10 +21,11 @@ from django.db.models import QuerySet
 from psycopg.errors import LockNotAvailable
 
 from flywheel.accounts.project_settings.server_addresses import key_of
-from flywheel.agents import artifacts, lora_adapters
-from flywheel.agents.lora_adapters import NotServable
+from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.version_content import TRANSFORMERS
+from flywheel.agents.weights import lora_adapters
+from flywheel.agents.weights.lora_adapters import NotServable
 from flywheel.core.network.http_replies import Reply
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.edge.jobs import State

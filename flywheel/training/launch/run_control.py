@@ -9,8 +9,8 @@ from typing import Any
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import WorkerDevice
 from flywheel.accounts.project_settings import model_prices
-from flywheel.agents import lora_adapters
 from flywheel.agents.models import Version
+from flywheel.agents.weights import lora_adapters
 from flywheel.core import recipes
 from flywheel.core.digests import digest
 from flywheel.core.envs import kinds

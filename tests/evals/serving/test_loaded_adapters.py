@@ -20,9 +20,9 @@ from safetensors.torch import save_file
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
-from flywheel.agents import artifacts, lora_adapters
+from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
-from flywheel.agents.weights import served_weights
+from flywheel.agents.weights import lora_adapters, served_weights
 from flywheel.agents.weights.served_weights import Address
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused

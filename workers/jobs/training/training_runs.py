@@ -24,8 +24,9 @@ from django.utils.dateparse import parse_datetime
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
-from flywheel.agents import artifacts, lora_adapters
+from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, RewardModel, Version
+from flywheel.agents.weights import lora_adapters
 from flywheel.core import digests, envs, recipes
 from flywheel.core.recipes.memory_forecast import ASKED_MOST
 from flywheel.core.verifiers import reward_model_rules

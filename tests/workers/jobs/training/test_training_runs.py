@@ -23,8 +23,9 @@ from safetensors.numpy import save_file
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
-from flywheel.agents import artifacts, lora_adapters
+from flywheel.agents import artifacts
 from flywheel.agents.models import Version
+from flywheel.agents.weights import lora_adapters
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Opening, Split, Task, TaskSet
 from flywheel.evals.models import EvalRun

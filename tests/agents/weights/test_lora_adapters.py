@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flywheel.agents import artifacts, lora_adapters
+from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact
+from flywheel.agents.weights import lora_adapters
 
 pytestmark = pytest.mark.django_db
 
