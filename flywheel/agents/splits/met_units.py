@@ -1,0 +1,75 @@
+"""Who has met which arm: a row for each unit, made at its first call and never changed, and the last ones in memory.
+
+So a higher share moves nobody who has begun, over processes and restarts. A unit that is known costs no question.
+"""
+
+import threading
+from collections import OrderedDict
+
+from flywheel.agents.splits.assignment import Unit, coin
+from flywheel.agents.splits.open_splits import OpenSplit
+from flywheel.system.sql import planned
+
+REMEMBERED = 20_000
+"""Units that a process keeps in memory."""
+
+
+class MetUnits:
+    """The units of any split that were asked for last. For several threads."""
+
+    def __init__(self, most: int = REMEMBERED) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[int, Unit], bool] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, split: OpenSplit, unit: Unit) -> bool | None:
+        """Whether the candidate answers the unit; None where this process does not know it."""
+        with self._lock:
+            found = self._known.get((split.row.pk, unit))
+            if found is not None:
+                self._known.move_to_end((split.row.pk, unit))
+            return found
+
+    def meet(self, split: OpenSplit, unit: Unit, *, trace_id: str = "", is_assigned: bool = False) -> bool | None:
+        """The same, whoever met it first; None where the split has ended. Raises django.db.Error."""
+        thrown = coin(split.row.salt, split.project_id, split.row.agent_id, unit)
+        found = planned(_MEET, [unit.kind, unit.name, trace_id, thrown, is_assigned, split.row.pk])
+        if not found:  # it has ended, or another process makes the row in this moment
+            found = planned(_READ, [split.row.pk, unit.kind, unit.name])
+        if not found:
+            return None
+        is_candidate = bool(found[0][0])
+        with self._lock:
+            self._known[split.row.pk, unit] = is_candidate
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return is_candidate
+
+
+_READ = """
+SELECT unit.is_candidate FROM agents_splitunit AS unit JOIN agents_split AS split ON split.id = unit.split_id
+WHERE split.id = %s AND split.closed_at IS NULL AND split.share > 0 AND unit.kind = %s AND unit.name = %s
+"""
+_MEET = """
+WITH given AS (SELECT %s::text AS kind, %s::text AS name, %s::text AS trace_id, %s::int AS coin, %s::bool AS assigned),
+split AS (SELECT id, share FROM agents_split WHERE id = %s AND closed_at IS NULL AND share > 0),
+made AS (
+    INSERT INTO agents_splitunit
+        (split_id, kind, name, trace_id, is_candidate, share, is_assigned, met_at, mixed, parts, wealth, trajectories)
+    SELECT split.id, kind, name, trace_id, coin < split.share, split.share, assigned, now(), '', '{}', '{}', 0
+    FROM given, split, (SELECT set_config('synchronous_commit', 'off', true)) AS unflushed
+    WHERE NOT EXISTS (SELECT FROM agents_splitunit AS unit
+        WHERE unit.split_id = split.id AND unit.kind = given.kind AND unit.name = given.name)
+    ON CONFLICT (split_id, kind, name) DO NOTHING
+    RETURNING is_candidate
+)
+SELECT is_candidate FROM made
+UNION ALL
+SELECT unit.is_candidate FROM given, split JOIN agents_splitunit AS unit ON unit.split_id = split.id
+WHERE unit.kind = given.kind AND unit.name = given.name
+"""
+"""The coin falls against the share that the split has in this moment, whatever the process remembers of it.
+
+Not flushed before the call goes on: where a crash of the machine loses the row, the same coin falls once more."""
+
+met_units = MetUnits()

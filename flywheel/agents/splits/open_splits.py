@@ -1,0 +1,65 @@
+"""Whether a split holds at the moment, as this process can know.
+
+The judge of a ramp writes into the split until when it holds, by the clock of the database, and does so again every
+two seconds. The time that is left is measured by that same clock and then counted down here, on one that nobody sets. A
+lease counts from when this process first saw it: one that is not renewed runs out, whatever any clock says then.
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Func, OuterRef, Subquery
+
+from flywheel.agents.models import Agent, Split
+
+LEASE_S = 10.0
+"""How long a split holds without its judge."""
+PARTS = ("agent__project", "weights", "adapter")
+"""What a version's name, size and price are made of."""
+IS_OPEN = {"closed_at": None, "share__gt": 0}
+OPEN = Subquery(Split.objects.filter(agent=OuterRef("pk"), **IS_OPEN).values("pk")[:1])
+"""Of an agent the split that is open and gives its candidate anything."""
+_LEFT = ExpressionWrapper(
+    F("lease_until") - Func(function="clock_timestamp", output_field=DateTimeField()), output_field=DurationField()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSplit:
+    """A split that holds until some moment."""
+
+    row: Split
+    project_id: int
+    until: float
+    """By `time.monotonic`."""
+
+    @property
+    def is_held(self) -> bool:
+        return time.monotonic() < self.until
+
+
+_leases: dict[int, tuple[datetime, float]] = {}
+"""Of each split the lease that was seen last, and until when it holds by `time.monotonic`."""
+_lock = threading.Lock()
+
+
+def find(agent: Agent) -> OpenSplit | None:
+    """The agent's split with both versions, where it holds and its live version is one of its arms."""
+    began = time.monotonic()
+    rows: Any = Split.objects.filter(agent=agent, **IS_OPEN).annotate(left=_LEFT)
+    row = rows.select_related("agent", *(f"{arm}__{part}" for arm in ("live", "candidate") for part in PARTS)).first()
+    if row is None or row.agent.live_id not in (row.live_id, row.candidate_id):
+        return None
+    found = OpenSplit(row, row.agent.project_id, _until(row.pk, row.lease_until, row.left, began))
+    return found if found.is_held else None
+
+
+def _until(split: int, lease: datetime, left: timedelta, began: float) -> float:
+    with _lock:
+        known = _leases.get(split)
+        if known is None or known[0] != lease:
+            known = _leases[split] = lease, began + min(left.total_seconds(), LEASE_S)
+        return known[1]

@@ -1,0 +1,34 @@
+"""Splits as the writer in promotions makes and moves them."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import F, Func
+from django.utils import timezone
+
+from flywheel.agents.models import Split, Version
+from flywheel.agents.splits import open_splits
+from flywheel.agents.splits.open_splits import OpenSplit
+
+
+def split_of(live: Version, candidate: Version, **more: Any) -> Split:
+    lease = timezone.now() + timedelta(seconds=open_splits.LEASE_S)
+    fields = {"share": 5000, "salt": "salt", "lease_until": lease, **more}
+    return Split.objects.create(agent=live.agent, live=live, candidate=candidate, **fields)
+
+
+def opened(split: Split) -> OpenSplit:
+    found = open_splits.find(split.agent)
+    assert found is not None
+    return found
+
+
+def renew(split: Split, seconds: float = open_splits.LEASE_S) -> None:
+    """As the judge does, by the clock of the database."""
+    now = Func(function="clock_timestamp")
+    Split.objects.filter(pk=split.pk).update(lease_until=now + timedelta(seconds=seconds))
+
+
+def shift(split: Split, by: timedelta) -> None:
+    """The database's clock jumps back by so much: what it wrote lies later than what it says now."""
+    Split.objects.filter(pk=split.pk).update(lease_until=F("lease_until") + by)
