@@ -1,7 +1,8 @@
 """The versions that are served from here: each in a process of its own, which takes what waits for it in one batch.
 
-A version is loaded when somebody asks for it, or when it goes live while an older one of its agent is loaded. It stays
-as long as it is live or was live just before, so that a way back finds it ready, and else while it is asked for.
+A version is loaded when somebody asks for it, or when it goes live or gets a split while another one of its agent is
+loaded. It stays as long as it is live, in an open split, or was live just before, so that a way back finds it ready,
+and else while it is asked for.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from typing import Any
 from django.db import Error, connection
 
 from flywheel.agents import artifacts
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.weights import served_weights
 from flywheel.core.digests import canonical
 from flywheel.core.envs.policy_rollouts import EngineError
@@ -40,6 +41,8 @@ IDLE_S = 300.0
 PAUSE_S = 10.0
 """Between two starts of a version that ended with a problem: one that had lived for longer is started again at once."""
 RETRY_AFTER_S = 2
+PARTS = ("agent", "weights", "adapter")
+"""What a version's name and size are made of."""
 CANNOT = (EngineError, artifacts.ArtifactError, OSError)
 
 
@@ -254,18 +257,22 @@ class ServedVersions:
                 self._failed[served.name] = served.begun, served.problem
 
     def _needed(self) -> dict[str, Version | None]:
-        """Return what stays, by name: of each agent that something is loaded of its live version, which is loaded where
-        it is not, and the one before. Raises django.db.Error."""
+        """Return what stays, by name: of each agent that something is loaded of its live version and both of an open
+        split, which are loaded where they are not, and the one before. Raises django.db.Error."""
         with self._lock:
             agents = {served.version.agent_id for served in self._served.values()}
         if not agents:
             return {}
         try:
-            live = ("live__agent", "live__weights", "live__adapter")
+            live = (f"live__{part}" for part in PARTS)
             rows = Agent.objects.filter(pk__in=agents).exclude(live=None).select_related(*live)
             needed: dict[str, Version | None] = dict(_named(agent.live for agent in rows if agent.live))
             last = Promotion.objects.filter(agent__in=agents).exclude(before=None).select_related("before__agent")
             before = last.order_by("agent", "-generation").distinct("agent")
+            arms = ("live", "candidate")
+            splits = Split.objects.filter(agent__in=agents, closed_at=None)
+            for split in splits.select_related(*(f"{arm}__{part}" for arm in arms for part in PARTS)):
+                needed |= dict(_named([split.live, split.candidate]))
             return {served_weights.name_of(row.before): None for row in before if row.before} | needed
         finally:
             _give_back_connection()
