@@ -15,7 +15,7 @@ Arm = Literal["live", "candidate"]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What keeps its arm: a session, a trace, or the beginning of a conversation."""
+    """Something that keeps its arm: a session, a trace, or the beginning of a conversation."""
 
     kind: str
     """As `SplitUnit.Kind`."""

@@ -1,4 +1,4 @@
-"""What a program that calls its model itself shows for the arm that it was given: one session's, in one split.
+"""Tokens that a program which calls its model itself shows for the arm that it was given: one session's, in one split.
 
 Its traces carry the token as the attribute `flywheel.assignment`. Only this installation can make one, and one that was
 given for another session, split or project shows nothing.

@@ -22,7 +22,7 @@ class MetUnits:
         self._known: OrderedDict[tuple[int, Unit], bool] = OrderedDict()
         self._lock = threading.Lock()
 
-    def known(self, split: OpenSplit, unit: Unit) -> bool | None:
+    def recall(self, split: OpenSplit, unit: Unit) -> bool | None:
         """Whether the candidate answers the unit; None where this process does not know it."""
         with self._lock:
             found = self._known.get((split.row.pk, unit))

@@ -36,7 +36,7 @@ def session(name: str) -> Unit:
 
 
 def arm(units: MetUnits, split: OpenSplit, unit: Unit) -> bool | None:
-    known = units.known(split, unit)
+    known = units.recall(split, unit)
     return units.meet(split, unit) if known is None else known
 
 
@@ -95,7 +95,7 @@ def test_a_known_unit_costs_no_question(split: Split, django_assert_num_queries:
         assert arm(units, found, session("a")) == first
     for name in ("b", "c"):
         arm(units, found, session(name))
-    assert units.known(found, session("a")) is None, "the one that was asked for longest ago is forgotten"
+    assert units.recall(found, session("a")) is None, "the one that was asked for longest ago is forgotten"
     assert arm(units, found, session("a")) == first
 
 

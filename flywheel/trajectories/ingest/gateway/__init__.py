@@ -4,8 +4,8 @@ A call is checked, sent on to the project's upstream (or to the server of an age
 byte as the upstream answers. Meanwhile everything is written to a journal, one file a call; when the call is over,
 another thread makes it a step of a trajectory. Recording never delays and never fails a call.
 
-`openai_endpoints` HTTP · `routing` whose call it is and where it goes · `upstream_connection` to that server · `relay`
-the answer on its way · `version_defaults` what a version says where its caller says nothing · `journal` what was seen,
-safe from `kill -9` · `journal_contents`, `journal_traces`, `responses_answers` a journal as a trajectory · `recorder`
-into the store
+`openai_endpoints` HTTP · `routing` whose call it is and where it goes · `call_names` which calls belong together ·
+`upstream_connection` to that server · `relay` the answer on its way · `version_defaults` what a version says where its
+caller says nothing · `journal` what was seen, safe from `kill -9` · `journal_contents`, `journal_traces`,
+`responses_answers` a journal as a trajectory · `recorder` into the store
 """

@@ -23,6 +23,8 @@ from flywheel.trajectories.ingest.gateway.journal_contents import (
     text,
 )
 
+OVERRIDES = "gateway.overrides"
+"""Key of a trajectory's metadata and attributes: names of what callers say otherwise than the version."""
 SHOWN = 20_000
 """Characters that are kept of an answer which cannot be read."""
 
@@ -44,12 +46,17 @@ def trace_of(seen: Seen) -> Trace:
         environment=head.get("environment", ""),
         tools=message_shapes.tool_definitions(tools) if isinstance(tools, list) else [],
         outcome=outcome if outcome in ("success", "failed") else None,
-        metadata={**as_dict(request.get("metadata")), "gateway.upstream": host},
+        metadata={**as_dict(request.get("metadata")), **_overrides(head), "gateway.upstream": host},
         # Who says nothing of the episode has only the history to tell which one it is.
         thread=f"gateway {head.get('key')}" if is_alone else "",
         follows=f"{host} {follows}" if is_alone and (follows := text(head.get("follows"))) else "",
         answer_id=f"{host} {named}" if seen.is_response and (named := text(answer.completion.get("id"))) else "",
     )
+
+
+def _overrides(head: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata that tells without the steps that a caller said something else than the version."""
+    return {OVERRIDES: " ".join(overrides)} if (overrides := head.get("overrides")) else {}
 
 
 def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
@@ -148,7 +155,8 @@ def _raw(seen: Seen, read: Reading, answer: Answer) -> dict[str, Any]:
     }
     # What the gateway knows of who answered, and what its caller says of it.
     version, _, digest = text(seen.head.get("answered_by")).rpartition(":")
-    known = {"version": version, "digest": digest, "claimed": seen.head.get("claimed")}
+    known: dict[str, Any] = {name: seen.head.get(name) for name in ("claimed", "arm", "overrides")}
+    known |= {"version": version, "digest": digest}
     facts |= {key: value for key, value in known.items() if value}
     if answer.first_token is not None:
         facts["first_token_ms"] = round((answer.first_token - seen.head["started"]) * 1000, 1)

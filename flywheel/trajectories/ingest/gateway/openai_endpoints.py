@@ -8,9 +8,7 @@ import functools
 import hashlib
 import json
 import logging
-import re
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -25,13 +23,13 @@ from flywheel.accounts.access import Declared, KeyRefused, admit, bearer, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models.attempt_keys import is_attempts
 from flywheel.edge.numbers import BIGINT, number
-from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.values.hostile_json import text
 from flywheel.trajectories.ingest.gateway import attempt_calls, routing, upstream_connection, version_defaults
+from flywheel.trajectories.ingest.gateway.call_names import CallNames, header, names_of
 from flywheel.trajectories.ingest.gateway.journal import RESPONSE, Journal
 from flywheel.trajectories.ingest.gateway.recorder import recorder
 from flywheel.trajectories.ingest.gateway.relay import Relay, Slots
-from flywheel.trajectories.ingest.gateway.routing import NoRoute, Route
+from flywheel.trajectories.ingest.gateway.routing import Fork, NoRoute, Route
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +40,8 @@ REQUEST_MAX = 20 * 2**20
 MODELS_S = 10.0
 HOP = "X-Flywheel-Hop"
 """Says which Flywheel a call came through, so that one which is its own upstream says so instead of calling itself."""
-HEADER_MAX = 200
 
 slots = Slots(AT_ONCE)
-
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
 class Refused(Exception):
@@ -121,12 +116,15 @@ def _model_call(request: HttpRequest, api: str) -> HttpResponseBase:
     asked = _request_body(body)
     token = bearer(request.headers.get("Authorization", ""))
     is_of_attempt = is_attempts(token)
-    route = attempt_calls.route(token, asked["model"]) if is_of_attempt else routing.route(request, asked["model"])
-    return _with(route.headers, _refusing(lambda: _send_on(request, api, route, asked, body, started)))
+    found = attempt_calls.route(token, asked["model"]) if is_of_attempt else routing.route(request, asked["model"])
+    names = names_of(request, api, asked, found.project_id)
+    route = routing.chosen(found, names.unit, names.trace) if isinstance(found, Fork) else found
+    head = _head(request, api, route, names, asked, started)
+    return _with(route.headers, _refusing(lambda: _send_on(request, api, route, head, asked, body)))
 
 
 def _send_on(
-    request: HttpRequest, api: str, route: Route, asked: dict[str, Any], body: bytes, started: float
+    request: HttpRequest, api: str, route: Route, head: dict[str, Any], asked: dict[str, Any], body: bytes
 ) -> HttpResponseBase:
     """Ask the route's server. Raises what `_refusing` tells the caller."""
     key = route.key()
@@ -142,7 +140,6 @@ def _send_on(
     try:
         if route.attempt:
             attempt_calls.begin(route)
-        head = _head(request, api, route, asked, started)
         is_recorded = bool(route.attempt) or _is_wanted(request)
         journal = Journal.begin(head, sent) if is_recorded else Journal()
         headers = {
@@ -275,58 +272,36 @@ def _sent(api: str, route: Route, asked: dict[str, Any], body: bytes) -> bytes:
     return json.dumps({**merged, "model": route.model or asked["model"]}).encode()
 
 
-def _head(request: HttpRequest, api: str, route: Route, asked: dict[str, Any], started: float) -> dict[str, Any]:
+def _head(
+    request: HttpRequest, api: str, route: Route, names: CallNames, asked: dict[str, Any], started: float
+) -> dict[str, Any]:
     """Everything about the call that is not in its bodies."""
-
-    def header(name: str) -> str:
-        return _word(request.headers.get(f"X-Flywheel-{name}", ""))
-
-    call = uuid.uuid4().hex
-    session = header("Session-Id")
-    follows = ""
-    if api == "responses":
-        held = asked.get("conversation")
-        session = session or _word(held.get("id") if isinstance(held, dict) else held)
-        follows = _word(asked.get("previous_response_id"))
-    parent = _TRACEPARENT.fullmatch(request.headers.get("traceparent", "").strip().lower())
-    if named := header("Trace-Id"):
-        trace = message_shapes.trace_id(named, content=["gateway", named])
-    elif parent and set(parent["trace"]) != {"0"}:
-        trace = parent["trace"]
-    elif session:
-        trace = hashlib.sha256(f"{route.project_id}\0{session}".encode()).hexdigest()[:32]
-    else:
-        trace = call
-    claimed = header("Agent")
+    claimed = header(request, "Agent")
     agent, _, version = claimed.partition("@")
     return {
-        "id": call,
+        "id": names.call,
         "api": api,
-        "follows": follows,
+        "follows": names.follows,
         "project": route.project_id,
         "key": route.key_id,
         "attempt": route.attempt,
-        "trace": trace,
-        "parent": parent["span"] if parent and parent["trace"] == trace else "",
-        "session": session,
+        "trace": names.trace,
+        "parent": names.parent,
+        "session": names.session,
         "agent": route.agent or agent,
         "version": route.version or (version if not route.agent else ""),
         "claimed": claimed,
         "answered_by": route.answered_by,
-        "user": header("User-Id"),
-        "environment": header("Environment"),
-        "outcome": header("Outcome").lower(),
+        "arm": route.arm,
+        "overrides": version_defaults.overridden(route.defaults, asked),
+        "user": header(request, "User-Id"),
+        "environment": header(request, "Environment"),
+        "outcome": header(request, "Outcome").lower(),
         "asked": asked["model"],
         "host": route.host,
         "price": route.price.to_json() if route.price else None,
         "started": started,
     }
-
-
-def _word(value: Any) -> str:
-    """A short text that can be shown, whatever it was; empty for what is none."""
-    start = value.strip()[:HEADER_MAX] if isinstance(value, str) else ""
-    return "".join(character if character.isprintable() else " " for character in start)
 
 
 # What goes out

@@ -4,9 +4,12 @@
 nothing: its system prompt, tools and sampling. So a promotion takes effect with the next call. `model: "agent"` does
 the same where such an agent has a live version that a server answers for; every other model is the upstream's.
 
+While a split of the agent holds there are two ways, one for each arm, and `chosen` takes the one of the call's unit.
+
 What was found is remembered, and for five seconds a call does not wait for the database: it goes the known way, and
 another thread looks whether that still holds. So a revoked key is refused, and a promotion takes effect, within five
-seconds. For when the database cannot be asked at all it is remembered for longer.
+seconds. A split is trusted for two, and never beyond its lease or without the database: then the live version answers
+everybody. For when the database cannot be asked at all the rest is remembered for longer.
 """
 
 import functools
@@ -27,7 +30,11 @@ from flywheel.accounts.models import Project, Scope
 from flywheel.accounts.project_settings.model_prices import price_of
 from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
 from flywheel.accounts.project_settings.server_addresses import KEY_NAME, host_of, key_of
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent, Split, Version
+from flywheel.agents.splits import open_splits
+from flywheel.agents.splits.assignment import Arm, Unit, arm_of
+from flywheel.agents.splits.met_units import met_units
+from flywheel.agents.splits.open_splits import OpenSplit
 from flywheel.agents.weights import served_weights
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.traces import openai_messages
@@ -39,8 +46,9 @@ log = logging.getLogger(__name__)
 LIVE = "@live"
 PARTS = ("agent", "weights", "adapter")
 """What a version's name and size are made of."""
-FRESH_S, TRUSTED_S = 1.0, 5.0
-"""For how long what was found is not looked up again, and for how long a call does not wait until it is."""
+FRESH_S, TRUSTED_S, SPLIT_TRUSTED_S = 1.0, 5.0, 2.0
+"""For how long what was found is not looked up again, and for how long a call does not wait until it is; less of a
+split, so that a way back takes effect soon."""
 REMEMBERED_S = 900.0
 """How long a key and its routes outlive the database. Keys that are revoked meanwhile cannot be known."""
 REMEMBERED = 1000
@@ -82,6 +90,8 @@ class Route:
     problem: str = ""
     attempt: int = 0
     """The key of the attempt whose call it is (`attempt_calls`), 0 for all others."""
+    arm: Arm | None = None
+    """Of the split that holds; None where none does."""
 
     @property
     def host(self) -> str:
@@ -95,13 +105,29 @@ class Route:
     @property
     def headers(self) -> dict[str, str]:
         """The same as headers of the answer."""
-        return headers_of(f"{self.agent}@{self.version}", self.digest) if self.version else {}
+        told = headers_of(f"{self.agent}@{self.version}", self.digest) if self.version else {}
+        return {**told, "X-Flywheel-Arm": self.arm} if self.arm else told
 
     def key(self) -> str:
         """The key for the server. Raises NoRoute where there is none, or none that it may be sent."""
         if self.problem:
             raise NoRoute(self.problem, code="upstream_key_missing", status=503)
         return self.secret
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where calls go while a split of their agent holds."""
+
+    split: OpenSplit
+    live: Route
+    candidate: Route
+    otherwise: Route
+    """The way for everybody when it does not hold any more: that of the agent's live version."""
+
+    @property
+    def project_id(self) -> int:
+        return self.otherwise.project_id
 
 
 def headers_of(version: str, digest: str) -> dict[str, str]:
@@ -118,14 +144,14 @@ def keyed(route: Route) -> Route:
         return replace(route, problem=str(error))
 
 
-_known: OrderedDict[str, tuple[float, Route]] = OrderedDict()
+_known: OrderedDict[str, tuple[float, Route | Fork]] = OrderedDict()
 _looking: set[str] = set()
 """What another thread looks up at the moment."""
 _lock = threading.Lock()
 _away_until = 0.0
 
 
-def route(request: HttpRequest, model: str) -> Route:
+def route(request: HttpRequest, model: str) -> Route | Fork:
     """The route of this call. Raises KeyRefused, NoRoute, and django.db.Error when the database is away too long.
 
     The connection to the database is given back before anybody waits for a model.
@@ -133,21 +159,56 @@ def route(request: HttpRequest, model: str) -> Route:
     token = bearer(request.headers.get("Authorization", ""))
     name = hashlib.sha256(f"{token}\0{model}".encode()).hexdigest()
     known, age_s = _remembered(name)
-    if known and age_s < (REMEMBERED_S if time.monotonic() < _away_until else TRUSTED_S):
+    if known and time.monotonic() < _away_until and age_s < REMEMBERED_S:
+        return _without_split(known)
+    if known and _is_trusted(known, age_s):
         if age_s > FRESH_S:
             _look_up_soon(name, token, model)
         return known
     return _look_up(name, token, model)
 
 
-def _look_up(name: str, token: str, model: str) -> Route:
-    """Ask the database, and remember what it says. Raises KeyRefused, NoRoute and django.db.Error."""
+def chosen(fork: Fork, unit: Unit, trace_id: str) -> Route:
+    """The way of this unit's arm; that of the live version where the split does not hold any more. `trace_id` is of its
+    call. Raises django.db.Error for what is wrong with the call."""
+    if not fork.split.is_held:
+        return fork.otherwise
+    is_candidate = met_units.recall(fork.split, unit)
+    if is_candidate is None:
+        try:
+            is_candidate = met_units.meet(fork.split, unit, trace_id=trace_id)
+        except AWAY:
+            _lose_database()
+        finally:
+            give_back_connection()
+    if is_candidate is None:
+        return fork.otherwise
+    return fork.candidate if is_candidate else fork.live
+
+
+def _is_trusted(known: Route | Fork, age_s: float) -> bool:
+    if isinstance(known, Fork):
+        return age_s < min(SPLIT_TRUSTED_S, TRUSTED_S) and known.split.is_held
+    return age_s < TRUSTED_S
+
+
+def _without_split(known: Route | Fork) -> Route:
+    return known.otherwise if isinstance(known, Fork) else known
+
+
+def _lose_database() -> None:
     global _away_until
+    _away_until = time.monotonic() + DATABASE_AWAY_S
+
+
+def _look_up(name: str, token: str, model: str) -> Route | Fork:
+    """Ask the database, and remember what it says. Raises KeyRefused, NoRoute and django.db.Error."""
     asked = cast(KeyRequest, HttpRequest())
+    began = time.monotonic()
     try:
         try:
             admit(asked, token, Scope.GATEWAY)
-            found = keyed(find(asked, model))
+            found = find(asked, model)
         finally:
             give_back_connection()
     except (KeyRefused, NoRoute):
@@ -155,14 +216,15 @@ def _look_up(name: str, token: str, model: str) -> Route:
             _known.pop(name, None)
         raise
     except AWAY:
-        _away_until = time.monotonic() + DATABASE_AWAY_S
+        _lose_database()
         known, age_s = _remembered(name)
         if known and age_s < REMEMBERED_S:
             log.warning("the database is away; a gateway call goes the way that its key went before")
-            return known
+            return _without_split(known)
         raise
     with _lock:
-        _known[name] = time.monotonic(), found
+        if _known.get(name, (0.0,))[0] <= began:  # another thread may have asked later, and been told sooner
+            _known[name] = began, found
         _known.move_to_end(name)
         while len(_known) > REMEMBERED:
             _known.popitem(last=False)
@@ -197,7 +259,7 @@ def _thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="gateway-keys")
 
 
-def _remembered(name: str) -> tuple[Route | None, float]:
+def _remembered(name: str) -> tuple[Route | Fork | None, float]:
     """Return the route found before, and its age in seconds."""
     with _lock:
         at, found = _known.get(name, (0.0, None))
@@ -210,14 +272,18 @@ def give_back_connection() -> None:
         close_old_connections()
 
 
-def find(request: KeyRequest, model: str) -> Route:
+def find(request: KeyRequest, model: str) -> Route | Fork:
+    """The route with the key for its server, or one for each arm of a split."""
     project, key_id = request.project, request.key.pk
     name = model.removesuffix(LIVE)
-    agents = Agent.objects.filter(project=project, name=name).select_related(*(f"live__{part}" for part in PARTS))
+    agents: Any = Agent.objects.filter(project=project, name=name).annotate(split=open_splits.OPEN)
+    agents = agents.select_related(*(f"live__{part}" for part in PARTS))
     agent = agents.first() if name else None
     is_served = agent is not None and agent.live is not None and bool(_server_of(agent.live, agent.served))
     if name != model or is_served:
-        return _live(project, key_id, agent, name)
+        live = keyed(_live(project, key_id, agent, name))
+        split = open_splits.find(agent) if agent and agent.split else None
+        return (_fork(split, key_id) if split else None) or live
     if not project.upstream:
         raise NoRoute(
             f"no server answers for the model {model!r}: this project's gateway has no upstream "
@@ -226,7 +292,41 @@ def find(request: KeyRequest, model: str) -> Route:
         )
     upstream = project.upstream
     price = price_of(project.pk, model)
-    return Route(project.pk, key_id, upstream["base_url"], upstream.get("api_key_env", ""), price=price)
+    return keyed(Route(project.pk, key_id, upstream["base_url"], upstream.get("api_key_env", ""), price=price))
+
+
+def problem_of(split: Split) -> str:
+    """Why calls cannot be sent to one of the split's versions, so that the live one answers everybody; else empty."""
+    for version in (split.live, split.candidate):
+        try:
+            if problem := _arm(split, version, 0, None).problem:
+                return f"{version}: {problem}"
+        except NoRoute as missing:
+            return str(missing)
+    return ""
+
+
+def _fork(split: OpenSplit, key_id: int) -> Fork | None:
+    """The ways of both arms; None where one of them leads nowhere, so that the comparison would be of nothing."""
+    row = split.row
+    try:
+        arms = [_arm(row, version, key_id, arm_of(version == row.candidate)) for version in (row.live, row.candidate)]
+        problem = " ".join(arm.problem for arm in arms).strip()
+    except NoRoute as missing:
+        problem = str(missing)
+    if problem:
+        log.warning("the live version of %s answers everybody: %s", row.agent, problem)
+        return None
+    live, candidate = arms
+    return Fork(split, live, candidate, replace(candidate if row.agent.live_id == row.candidate_id else live, arm=None))
+
+
+def _arm(split: Split, version: Version, key_id: int, arm: Arm | None) -> Route:
+    """Raises NoRoute."""
+    served = split.served.get(str(version.pk), "")
+    if version.pk == split.agent.live_id:
+        served = split.agent.served or served
+    return replace(keyed(_way(version.agent.project, key_id, version, served)), arm=arm)
 
 
 def served(project: Project) -> list[Version]:
@@ -260,11 +360,16 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
         raise NoRoute(
             f"the agent {name!r} has no live version; promote one under Promotions", code="model_not_found", status=404
         )
-    version, endpoint = agent.live, _server_of(agent.live, agent.served)
-    headers = headers_of(f"{name}@{version.number}", version.digest)
+    return _way(project, key_id, agent.live, agent.served)
+
+
+def _way(project: Project, key_id: int, version: Version, served: str) -> Route:
+    """The way to a version's server. Raises NoRoute."""
+    endpoint = _server_of(version, served)
+    headers = headers_of(str(version), version.digest)
     if not endpoint and version.is_program:
         raise NoRoute(
-            f"{name}@{version.number} is live, but names no server for its model; call the model by its own name, or "
+            f"{version} names no server for its model; call the model by its own name, or "
             "make a version whose endpoint has base_url and model",
             code="version_not_served",
             headers=headers,
@@ -278,7 +383,7 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
         endpoint["base_url"].rstrip("/"),
         variable if KEY_NAME.fullmatch(variable) else "",
         model=endpoint["model"],
-        agent=name,
+        agent=version.agent.name,
         version=str(version.number),
         digest=version.digest,
         defaults=defaults_of(version),
@@ -300,7 +405,7 @@ def _unserved(version: Version, headers: dict[str, str]) -> NoRoute:
     else:
         why = f"it has {size:,} bytes of weights, and FLYWHEEL_SERVED_MB has Flywheel answer with {limit:,} at most"
     return NoRoute(
-        f"{version} is live, but no server answers for it: {why}. Serve them with vLLM (make serve VERSION={version}, "
+        f"no server answers for {version}: {why}. Serve them with vLLM (make serve VERSION={version}, "
         "and FLYWHEEL_VLLM_URL for web and workers), or make a version with the endpoint "
         '{"kind": "openai", "base_url", "model"}, evaluate it and promote it',
         code="version_loading" if is_starting else "version_not_served",

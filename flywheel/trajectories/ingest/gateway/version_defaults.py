@@ -39,6 +39,37 @@ FILL = {"chat/completions": chat, "responses": responses}
 """By the path that a call goes to, below the server's address."""
 
 
+def overridden(defaults: Body, asked: Body) -> list[str]:
+    """Return what the version says and this caller says otherwise, of either API: `["system", "temperature"]`."""
+    told = {name: value for name, value in asked.items() if name in defaults and name not in ("system", "tools")}
+    for name in ("max_completion_tokens", "max_output_tokens"):
+        if name in asked and "max_tokens" in defaults:
+            told["max_tokens"] = asked[name]
+    names = {name for name, value in told.items() if value != defaults[name]}
+    if defaults.get("system") and any(said != defaults["system"] for said in _instructions(asked)):
+        names.add("system")
+    brought = [_schema(tool) for tool in defaults.get("tools") or ()]
+    given = asked.get("tools", asked.get("functions", brought))
+    if brought and (not isinstance(given, list) or [_schema(tool) for tool in given] != brought):
+        names.add("tools")
+    return sorted(names)
+
+
+def _instructions(asked: Body) -> list[Any]:
+    """Return what the caller says in the stead of the version's prompt."""
+    rows = next((rows for key in ("messages", "input") if isinstance(rows := asked.get(key), list)), [])
+    said = [row.get("content") for row in rows if _instructs([row])]
+    return [*said, *(asked[key] for key in ("instructions", "prompt") if key in asked)]
+
+
+def _schema(tool: Any) -> Any:
+    """A tool without what differs between the APIs."""
+    function = tool.get("function", tool) if isinstance(tool, dict) else tool
+    if not isinstance(function, dict):
+        return function
+    return {key: value for key, value in function.items() if key not in ("type", "strict")}
+
+
 def _settings(defaults: Body) -> Body:
     return {name: value for name, value in defaults.items() if name not in ("system", "tools")}
 
