@@ -190,14 +190,14 @@ def cast(db: None) -> Cast:
     return cast_of_two_projects()
 
 
-def cast_of_two_projects() -> Cast:
+def cast_of_two_projects(prefix: str = "") -> Cast:
     project = Project.objects.create(slug="acme", name="Acme")
     elsewhere = Project.objects.create(slug="elsewhere", name="Elsewhere")
     people: dict[str, User] = {}
     for role in Role:
-        people[role] = User.objects.create_user(username=role.value, password=None)
+        people[role] = User.objects.create_user(username=f"{prefix}{role.value}", password=None)
         Membership.objects.create(user=people[role], project=project, role=role)
-    people["stranger"] = User.objects.create_user(username="stranger")
+    people["stranger"] = User.objects.create_user(username=f"{prefix}stranger")
     for role in Role:
         Membership.objects.create(user=people["stranger"], project=elsewhere, role=role)
     return Cast(project=project, elsewhere=elsewhere, **people)

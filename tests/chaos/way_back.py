@@ -230,7 +230,7 @@ def main() -> None:
         from flywheel.accounts.models import ApiKey
         from tests.conftest import Build, cast_of_two_projects
 
-        cast = cast_of_two_projects()
+        cast = cast_of_two_projects("way-back-")
         build = Build(cast)
         _, key = ApiKey.make(cast.project, "way back", ["gateway", "ingest"], cast.admin)
         found = []

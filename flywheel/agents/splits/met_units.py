@@ -55,8 +55,9 @@ WITH given AS (SELECT %s::text AS kind, %s::text AS name, %s::text AS trace_id, 
 split AS (SELECT id, share FROM agents_split WHERE id = %s AND closed_at IS NULL AND share > 0),
 made AS (
     INSERT INTO agents_splitunit
-        (split_id, kind, name, trace_id, is_candidate, share, is_assigned, met_at, mixed, parts, wealth, trajectories)
-    SELECT split.id, kind, name, trace_id, coin < split.share, split.share, assigned, now(), '', '{}', '{}', 0
+        (split_id, kind, name, trace_id, is_candidate, share, is_assigned, met_at, look_at, mixed, parts, wealth,
+        trajectories)
+    SELECT split.id, kind, name, trace_id, coin < split.share, split.share, assigned, now(), now(), '', '{}', '{}', 0
     FROM given, split, (SELECT set_config('synchronous_commit', 'off', true)) AS unflushed
     WHERE NOT EXISTS (SELECT FROM agents_splitunit AS unit
         WHERE unit.split_id = split.id AND unit.kind = given.kind AND unit.name = given.name)
