@@ -14,7 +14,7 @@ from flywheel.edge.refusals import status_of
 
 ROUTERS = {
     "accounts": "members keys provider_keys prices audit",
-    "agents": "agents versions downloads reward_models",
+    "agents": "agents versions assignments downloads reward_models",
     "trajectories": "trajectories detail lists metrics quarantine costs retention feedback comments"
     " versions_from_traffic",
     "failures": "labels buckets queues similar_failures detectors",

@@ -157,6 +157,7 @@ PAGES = {
 }
 CALLS = {
     Scope.INGEST: "import_trajectories give_feedback",
+    Scope.GATEWAY: "assign_session",
     Scope.READ: """
         list_agents get_agent get_live_version list_versions get_version propose_version list_version_changes
         list_version_downloads download_version get_fetched_version

@@ -10,7 +10,6 @@ from flywheel.accounts.models.keys import keyed_hash
 from flywheel.agents.models import Split
 from flywheel.agents.splits.assignment import Arm, Unit
 
-ATTRIBUTE = "flywheel.assignment"
 PREFIX = "fwt"
 
 

@@ -55,12 +55,14 @@ UNION ALL SELECT 'env', environment, count(*), max(started_at) FROM newest GROUP
 UNION ALL (
     SELECT 'attr', item, count(*), max(started_at)
     FROM (SELECT attributes, started_at FROM newest ORDER BY started_at DESC LIMIT 1000) AS few
-    CROSS JOIN unnest(attributes) AS item WHERE strpos(item, '=') > 0 GROUP BY 2
+    CROSS JOIN unnest(attributes) AS item
+    WHERE strpos(item, '=') > 0 AND NOT starts_with(item, 'flywheel.assignment=') GROUP BY 2
     HAVING count(*) < (SELECT least(count(*), 1000) FROM newest) ORDER BY 3 DESC, 4 DESC, 2 LIMIT 16
 )
 ORDER BY 3 DESC, 4 DESC, 2
 """
-"""Counted where the rows are: five thousand of them in Python cost as much again, and set off its garbage collector."""
+"""Counted where the rows are: five thousand of them in Python cost as much again, and set off its garbage collector.
+The token of an assignment is another for each session."""
 _FIELDS = ("outcome", "bucket", "label", "version", "tool", "source", "env", "attr")
 
 

@@ -3,7 +3,8 @@ stands each key alone, so that the index finds who sent it, whatever the value.
 
 A trajectory has those of its resource, its spans and, where a format has no spans, its metadata, each once. Left
 out are lists and objects, values and keys that are too long, and values with control characters. Of one key the first
-`EACH` values in order are kept, of all the first `MOST`: the same parts leave the same whatever their order was.
+`EACH` values in order are kept, of all the first `MOST` and `ASSIGNMENT`: the same parts leave the same whatever their
+order was.
 """
 
 import re
@@ -12,6 +13,8 @@ from typing import Any
 
 from flywheel.trajectories.formats.values.hostile_json import text
 
+ASSIGNMENT = "flywheel.assignment"
+"""Key of the tokens by which a program shows which arm of a ramp it was given. They count, so others give way."""
 LONGEST_KEY, LONGEST_VALUE = 80, 119
 """Characters, at most."""
 EACH = 4
@@ -51,12 +54,12 @@ def merged(known: Sequence[str], more: set[str]) -> list[str]:
     """All of these, cut to what a trajectory keeps, and then their keys."""
     counts: dict[str, int] = {}
     kept = []
-    for item in sorted(more.union(sent(known))):
+    for item in sorted(more.union(sent(known)), key=lambda item: (not item.startswith(f"{ASSIGNMENT}="), item)):
         key = item.partition("=")[0]
         counts[key] = counts.get(key, 0) + 1
         if counts[key] <= EACH:
             kept.append(item)
-    kept = kept[:MOST]
+    kept = sorted(kept[:MOST])
     return kept + sorted({item.partition("=")[0] for item in kept})
 
 
