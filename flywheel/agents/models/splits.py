@@ -54,7 +54,7 @@ class SplitUnit(models.Model):
         BEGINNING = "beginning"
 
     class Mixed(models.TextChoices):
-        """Why it is judged in neither arm."""
+        """Reasons to judge it in neither arm."""
 
         TWO_VERSIONS = "two_versions", "answered by both versions"
         NOT_GIVEN = "not_given", "answered by another version than that of its arm"

@@ -6,16 +6,18 @@ again: what is said of it later changes no judgement.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import connection
 
 from flywheel.agents.models import Split, SplitUnit
+from flywheel.agents.splits.assignment_tokens import is_assignment
 from flywheel.core.evidence.ramp.ramp_plan import Plan
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps.session_results import COLUMNS, Read, buckets_of, calls_of, parts_of
+from flywheel.trajectories.formats.semantics.sent_attributes import ASSIGNMENT
 from flywheel.trajectories.models import Source
 
 UNITS: Final = 2000
@@ -58,6 +60,8 @@ def final(ramp: Ramp, now: datetime) -> list[SplitUnit]:
         unit.frozen_at, unit.trajectories = now, len(of_unit)
         answerers = {name for row in of_unit if row.pk in calls for name in calls[row.pk].answered_by}
         unit.mixed = _mixed(answerers, versions[unit.is_candidate], versions[not unit.is_candidate])
+        if unit.is_assigned and not unit.mixed and not answerers and not _is_shown(split, unit, of_unit):
+            unit.mixed = SplitUnit.Mixed.CLAIMED
         unit.parts = {} if unit.mixed else parts_of(plan.signals, plan.limits, of_unit, calls, found)
     return sorted(ready, key=lambda unit: unit.pk)
 
@@ -81,6 +85,19 @@ def _mixed(answerers: set[str], own: str, other: str) -> str:
     if other in answerers:
         return SplitUnit.Mixed.TWO_VERSIONS if own in answerers else SplitUnit.Mixed.NOT_GIVEN
     return SplitUnit.Mixed.NOT_GIVEN if answerers - {own} else ""
+
+
+def _is_shown(split: Split, unit: SplitUnit, rows: Sequence[Read]) -> bool:
+    """Whether each of the traces carries the token of its session's assignment: an arm that is only claimed counts for
+    nothing."""
+    arm = "candidate" if unit.is_candidate else "live"
+    tokens = [next(_tokens(row), "") for row in rows]
+    return all(is_assignment(token, split, unit.kind, unit.name) == arm for token in tokens)
+
+
+def _tokens(row: Read) -> Iterator[str]:
+    start = f"{ASSIGNMENT}="
+    return (each.removeprefix(start) for each in row.attributes if each.startswith(start))
 
 
 def _trajectories(split: Split, units: Sequence[SplitUnit]) -> dict[int, list[Read]]:

@@ -24,7 +24,7 @@ INVALID: Final = {"broken_output", "unknown_tool", "broken_schema"}
 UNSAFE: Final = "unsafe_action"
 COLUMNS: Final = (
     "found.id, found.outcome, found.label, found.label_bucket, found.cost_usd, found.changed_at, "
-    "coalesce(found.detected_at >= found.changed_at, false)"
+    "coalesce(found.detected_at >= found.changed_at, false), found.attributes"
 )
 """Of a row `found` of trajectories, as `Read` takes them."""
 
@@ -48,6 +48,8 @@ class Read:
     cost_usd: float | None
     changed_at: datetime
     is_detected: bool
+    attributes: list[str]
+    """As it sent them, `key=value`, and then the keys alone."""
 
     @property
     def failed(self) -> float | None:

@@ -5,6 +5,8 @@ import pytest
 from django.utils import timezone
 
 from flywheel.agents.models import SplitUnit
+from flywheel.agents.splits.assignment import Unit
+from flywheel.agents.splits.assignment_tokens import assignment_token
 from flywheel.core.evidence.ramp.ramp_plan import Plan, with_buckets
 from flywheel.failures.models import Proposal
 from flywheel.promotions.models import Ramp
@@ -115,6 +117,20 @@ def test_a_session_that_saw_two_versions_is_mixed(ramp: Ramp, met: Met) -> None:
     met(False, answered_by=[live, "assistant@9:" + "0" * 64])
     met(False, answered_by=[live, live])
     assert [unit.mixed for unit in final(ramp)] == ["two_versions", "not_given", "not_given", ""]
+
+
+def test_a_session_whose_agent_asked_for_its_arm_counts_only_with_the_token_of_that(ramp: Ramp, met: Met) -> None:
+    units = [met(True, answered_by=[]) for _ in range(4)]
+    SplitUnit.objects.update(is_assigned=True)
+    own = Unit("session", units[0].name)
+    tokens = [
+        assignment_token(ramp.split, own, "candidate"),
+        assignment_token(ramp.split, own, "candidate"),
+        assignment_token(ramp.split, Unit("session", units[2].name), "live"),
+    ]
+    for unit, token in zip(units, tokens, strict=False):
+        Trajectory.objects.filter(session_id=unit.name).update(attributes=[f"flywheel.assignment={token}"])
+    assert [unit.mixed for unit in final(ramp)] == ["", "claimed", "claimed", "claimed"]
 
 
 def test_only_what_the_agent_did_in_production_counts(ramp: Ramp, met: Met) -> None:
