@@ -161,6 +161,16 @@ if _https:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if host != "*"]
 
+_mail = env.mail_server()
+EMAIL_HOST = _mail.host if _mail else ""  # where it is empty, nothing is sent
+if _mail:
+    EMAIL_PORT, EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail.port, _mail.user, _mail.password
+    EMAIL_USE_SSL, EMAIL_USE_TLS = _mail.is_tls, _mail.is_starttls
+    DEFAULT_FROM_EMAIL = _mail.sender
+EMAIL_TIMEOUT = 10
+PUBLIC_URL = env.public_url()
+NOTICE_NETWORKS = env.notice_networks()
+
 BROKER_URL = env.broker_url()
 JOB_LEASE_SECONDS = env.lease_seconds()
 

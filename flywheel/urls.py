@@ -35,6 +35,7 @@ project_urls: list[URLPattern | URLResolver] = [
     path("evals/", include("flywheel.evals.urls")),
     path("training/", include("flywheel.training.urls")),
     path("promotions/", include("flywheel.promotions.urls")),
+    path("notices/", include("flywheel.accounts.pages.inbox")),
     path("settings/", include(([*settings_urls.urlpatterns, *retention_urls], settings_urls.app_name))),
 ]
 

@@ -13,7 +13,7 @@ from flywheel.core.errors import FieldError
 from flywheel.edge.refusals import status_of
 
 ROUTERS = {
-    "accounts": "members keys provider_keys prices audit",
+    "accounts": "members keys provider_keys prices notices audit",
     "agents": "agents versions assignments downloads reward_models",
     "trajectories": "trajectories detail lists metrics quarantine costs retention feedback comments"
     " versions_from_traffic",

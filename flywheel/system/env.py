@@ -5,6 +5,7 @@ A bad value is refused with its name, the value and what would be right. `docs/g
 """
 
 import contextlib
+import ipaddress
 import os
 import re
 import stat
@@ -12,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 T = TypeVar("T")
 
 
@@ -107,6 +109,24 @@ VARIABLES = {
             "FLYWHEEL_RAY_DEVICE",
             "cpu",
             "cpu or cuda: whether each process of a run on the Ray cluster asks for a core or for a GPU",
+        ),
+        Variable(
+            "FLYWHEEL_PUBLIC_URL",
+            "",
+            "http(s)://host[:port] at which browsers reach Flywheel, for links in e-mails and messages; empty for this "
+            "machine's own port",
+        ),
+        Variable(
+            "FLYWHEEL_SMTP_URL",
+            "",
+            "smtps://user:password@host:465?from=flywheel@example.org: the mail server and the sender of notices by "
+            "e-mail; also smtp+starttls:// or smtp://. Empty to send no e-mail",
+        ),
+        Variable(
+            "FLYWHEEL_NOTICE_NETWORKS",
+            "",
+            "private networks to which notices may be sent, such as 10.0.0.0/8,127.0.0.1/32; empty for public "
+            "addresses only",
         ),
         Variable(
             "FLYWHEEL_STORY_SEED", "20", "a number from 0 to 999: which customers `make demo` and `make turn` have"
@@ -300,6 +320,61 @@ def hub() -> str:
 def url() -> str:
     """The address of this Flywheel for programs, without a slash at its end."""
     return _read("FLYWHEEL_URL", _server) or f"http://127.0.0.1:{port()}"
+
+
+def public_url() -> str:
+    """The address of this Flywheel for people, without a slash at its end."""
+    return _read("FLYWHEEL_PUBLIC_URL", _server) or f"http://127.0.0.1:{port()}"
+
+
+def notice_networks() -> list[Network]:
+    """Networks beside the public ones where targets of notices may be."""
+
+    def convert(value: str) -> list[Network]:
+        return [ipaddress.ip_network(part) for part in filter(None, value.replace(" ", "").split(","))]
+
+    return _read("FLYWHEEL_NOTICE_NETWORKS", convert)
+
+
+@dataclass(frozen=True, slots=True)
+class MailServer:
+    host: str
+    port: int
+    user: str
+    password: str
+    is_tls: bool
+    """From the first byte on."""
+    is_starttls: bool
+    sender: str
+
+
+_MAIL_PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
+
+
+def mail_server() -> MailServer | None:
+    """The server that e-mails are handed to; None where none are sent."""
+
+    def convert(value: str) -> MailServer | None:
+        if not value:
+            return None
+        parts = urlsplit(value)
+        options = dict(parse_qsl(parts.query))
+        sender = options.pop("from", "")
+        if parts.scheme not in _MAIL_PORTS or not parts.hostname or parts.path.strip("/") or options:
+            raise ValueError
+        if not re.fullmatch(r"[^@\s]+@[^@\s]+", sender):
+            raise ValueError("?from= is no e-mail address")
+        return MailServer(
+            host=parts.hostname,
+            port=parts.port or _MAIL_PORTS[parts.scheme],
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or ""),
+            is_tls=parts.scheme == "smtps",
+            is_starttls=parts.scheme == "smtp+starttls",
+            sender=sender,
+        )
+
+    return _read("FLYWHEEL_SMTP_URL", convert)
 
 
 def commands() -> Path | None:

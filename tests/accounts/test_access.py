@@ -19,7 +19,8 @@ from ninja.operation import Operation
 
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import GRANTS, ApiKey, Membership, ModelPrice, Permission, Role, Scope, User
+from flywheel.accounts.models import GRANTS, ApiKey, Membership, ModelPrice, NoticeEvent, Permission, Role, Scope, User
+from flywheel.accounts.notices import notify
 from flywheel.agents.models import Artifact, HubVersion, RewardModel
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Generation, Proving, RewardRecipe, Trial, WorldTrial
@@ -59,7 +60,7 @@ PAGES = {
     "key:gateway": "gateway:chat_completions gateway:responses gateway:models",
     "key:attempt": "attempts:tools attempts:tool attempts:mcp attempts:lease attempts:result",
     Permission.VIEW: """
-        overview:index overview:scene overview:find
+        overview:index overview:scene overview:find notices:index notices:read_all notices:read
         agents:index agents:agent agents:version agents:difference agents:choose_difference
         agents:downloads agents:download agents:hub_version agents:hub_version_live
         trajectories:index trajectories:facets trajectories:export
@@ -165,7 +166,7 @@ CALLS = {
         get_trajectory_outline search_trajectory get_trajectory_totals
         get_metrics list_reward_models get_reward_model
         list_views export_many list_bulk_actions get_bulk_action get_bulk_file
-        list_comments list_mentions get_facets
+        list_comments list_mentions get_facets list_notices read_notices
         list_buckets get_bucket list_failures get_labels
         list_detectors get_detector get_agreement
         list_queues get_queue list_queue_items get_queue_item get_queue_agreement
@@ -541,7 +542,9 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         base=run.version,
         created_by=cast.trainer,
     )
+    notify(project=cast.project, event=NoticeEvent.MENTION, subject="trajectory", title="hm", to=[everyone])
     values: dict[tuple[str, str], Any] = {
+        ("notices", "pk"): everyone.inbox.get().pk,
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
         ("agents", "other"): candidate.baseline.number,

@@ -1,6 +1,7 @@
 """Every environment variable: what is taken, and what is refused with its name, its value and what would be right."""
 
 from collections.abc import Callable
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ READERS: dict[str, Callable[[], Any]] = {
     "FLYWHEEL_RAY_ADDRESS": env.ray_address,
     "FLYWHEEL_RAY_DEVICE": env.ray_device,
     "FLYWHEEL_MODEL_MEMORY": lambda: env.model_memory(1000),
+    "FLYWHEEL_PUBLIC_URL": env.public_url,
+    "FLYWHEEL_SMTP_URL": env.mail_server,
+    "FLYWHEEL_NOTICE_NETWORKS": env.notice_networks,
     "DATABASE_URL": env.database_url,
     "CELERY_BROKER_URL": env.broker_url,
 }
@@ -53,6 +57,18 @@ GOOD = [
     ("FLYWHEEL_HUB", "https://huggingface.co/", "https://huggingface.co"),
     ("FLYWHEEL_URL", "https://flywheel.example:8443/", "https://flywheel.example:8443"),
     ("FLYWHEEL_COMMANDS", "/", Path("/")),
+    ("FLYWHEEL_PUBLIC_URL", "https://flywheel.example/", "https://flywheel.example"),
+    (
+        "FLYWHEEL_SMTP_URL",
+        "smtps://ada:a%40b@mail.example?from=fly@example.org",
+        env.MailServer("mail.example", 465, "ada", "a@b", True, False, "fly@example.org"),
+    ),
+    (
+        "FLYWHEEL_SMTP_URL",
+        "smtp+starttls://mail.example:2525/?from=fly%2Bwheel@example.org",
+        env.MailServer("mail.example", 2525, "", "", False, True, "fly+wheel@example.org"),
+    ),
+    ("FLYWHEEL_NOTICE_NETWORKS", "10.0.0.0/8, ::1", [ip_network("10.0.0.0/8"), ip_network("::1")]),
     ("FLYWHEEL_RAY_ADDRESS", "http://ray:8265/", "http://ray:8265"),
     ("FLYWHEEL_RAY_DEVICE", "cuda", "cuda"),
     ("FLYWHEEL_DEVICES", "cpu:1, cuda:8", {"cpu": 1, "cuda": 8}),
@@ -63,6 +79,13 @@ GOOD = [
     ("CELERY_BROKER_URL", "redis://h:6379/0", "redis://h:6379/0"),
 ]
 BAD = [
+    ("FLYWHEEL_PUBLIC_URL", "flywheel.example", "http(s)://host"),
+    ("FLYWHEEL_SMTP_URL", "mail.example:25", "smtps://user:password"),
+    ("FLYWHEEL_SMTP_URL", "https://mail.example/", "smtps://user:password"),
+    ("FLYWHEEL_SMTP_URL", "smtp://mail.example", "?from= is no e-mail address"),
+    ("FLYWHEEL_SMTP_URL", "smtp://mail.example?from=a&b=c", "smtps://user:password"),
+    ("FLYWHEEL_NOTICE_NETWORKS", "intranet", "such as 10.0.0.0/8"),
+    ("FLYWHEEL_NOTICE_NETWORKS", "10.0.0.1/8", "such as 10.0.0.0/8"),
     ("FLYWHEEL_PORT", "0", "from 1 to 65535"),
     ("FLYWHEEL_PORT", "65536", "from 1 to 65535"),
     ("FLYWHEEL_GRPC_PORT", "65536", "a TCP port"),

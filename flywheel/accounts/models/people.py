@@ -20,6 +20,8 @@ class User(AbstractUser):
 
     must_change_password = models.BooleanField(default=False)
     """Somebody else knows the password: an admin was shown it. Nothing else is open until it is changed."""
+    is_mailed_notices = models.BooleanField(default=False)
+    """Their notices also go to their e-mail address, where the operator has named a mail server."""
 
     def permissions(self, project: "Project") -> frozenset[str]:
         """Return this user's permissions in the project; empty for a stranger, and for an account that is closed."""

@@ -1,19 +1,12 @@
 """Keys for the servers of models, entered in a browser: sealed at rest, and never shown again."""
 
-import base64
-
-from cryptography.fernet import Fernet, InvalidToken
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
 from flywheel.accounts.models.people import Project, User
+from flywheel.accounts.models.seals import CannotUnseal, seal, unseal
 
-
-class CannotUnseal(Exception):
-    """The key was sealed with another `secret_key` than that of this FLYWHEEL_HOME."""
+PURPOSE = "provider keys"
 
 
 class ProviderKey(models.Model):
@@ -36,20 +29,11 @@ class ProviderKey(models.Model):
         return self.name
 
     def seal(self, secret: str) -> None:
-        self.sealed = _fernet().encrypt(secret.encode()).decode()
+        self.sealed = seal(secret, PURPOSE)
 
     def unseal(self) -> str:
         """The key itself. Raises CannotUnseal."""
         try:
-            return _fernet().decrypt(self.sealed.encode()).decode()
-        except InvalidToken:
-            raise CannotUnseal(
-                f"{self.name} was stored under a different secret_key; an admin must enter it again under Settings › "
-                f"Models"
-            ) from None
-
-
-def _fernet() -> Fernet:
-    """Authenticated encryption under a key of its own, derived from the installation's (HKDF, RFC 5869)."""
-    derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"flywheel provider keys")
-    return Fernet(base64.urlsafe_b64encode(derived.derive(settings.SECRET_KEY.encode())))
+            return unseal(self.sealed, PURPOSE)
+        except CannotUnseal as error:
+            raise CannotUnseal(f"{self.name}: {error}; an admin must enter it again under Settings › Models") from None

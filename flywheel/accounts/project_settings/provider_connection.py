@@ -5,7 +5,8 @@ import json
 import time
 from typing import NamedTuple
 
-from flywheel.accounts.models.provider_keys import CannotUnseal, ProviderKey
+from flywheel.accounts.models.provider_keys import ProviderKey
+from flywheel.accounts.models.seals import CannotUnseal
 from flywheel.core.network.http_exchange import exchange
 
 TIMEOUT_S = 10.0

@@ -12,7 +12,8 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.accounts.models.provider_keys import CannotUnseal, ProviderKey
+from flywheel.accounts.models.provider_keys import ProviderKey
+from flywheel.accounts.models.seals import CannotUnseal
 from flywheel.accounts.project_settings.server_addresses import KEY_NAME, check_address, host_of, key_of
 from flywheel.core.network import key_hosts
 from flywheel.edge.refusals import Refused

@@ -11,7 +11,7 @@ from django.test import Client
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, ProviderKey, User
-from flywheel.accounts.models.provider_keys import CannotUnseal
+from flywheel.accounts.models.seals import CannotUnseal
 from flywheel.accounts.project_settings import provider_connection, provider_keys
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_content import VersionContent
