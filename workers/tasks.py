@@ -116,6 +116,15 @@ def watch() -> None:
     claim_watching.look()
 
 
+@shared_task(name="workers.deliver")  # type: ignore[untyped-decorator]
+def deliver() -> None:
+    """Every few seconds, in beat: send notices to Slack, to webhooks and by e-mail. Apart from the sweep, which waits
+    for nobody's server."""
+    from flywheel.accounts.notices import deliveries
+
+    deliveries.deliver()
+
+
 @shared_task(name="workers.add_up")  # type: ignore[untyped-decorator]
 def add_up() -> None:
     """Every minute, in beat: add up finished days for the metrics, and those that have changed since."""
@@ -126,13 +135,15 @@ def add_up() -> None:
 
 @shared_task(name="workers.expire")  # type: ignore[untyped-decorator]
 def expire() -> None:
-    """Every few minutes, in beat: delete what projects keep no longer, and what jobs left behind."""
+    """Every few minutes, in beat: delete what projects keep no longer, what jobs left behind, and old notices."""
+    from flywheel.accounts.notices import deliveries
     from flywheel.training.datasets import build_jobs
     from flywheel.trajectories.operations import bulk_actions, retention
 
     retention.sweep()
     bulk_actions.sweep()
     build_jobs.sweep()
+    deliveries.forget()
 
 
 def report(name: str) -> None:

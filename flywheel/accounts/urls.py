@@ -9,6 +9,7 @@ app_name = "accounts"
 # /account/
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", profile.profile, name="profile"),
+    path("notices/", profile.mailed_notices, name="mailed_notices"),
     path("login/", public(SignInPage.as_view()), name="login"),
     path("demo/", demo.switch, name="demo_switch"),
     path("demo/<str:token>/", demo.enter, name="demo"),

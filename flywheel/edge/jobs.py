@@ -26,17 +26,10 @@ from datetime import timedelta
 from typing import Any, ClassVar, Protocol, Self
 
 from django.conf import settings
-from django.db import (
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    close_old_connections,
-    connection,
-    models,
-    transaction,
-)
+from django.db import close_old_connections, connection, models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
+from django.db.utils import IntegrityError, InterfaceError, OperationalError
 from django.utils import timezone
 
 from flywheel.edge.refusals import NoRoom, Stale
@@ -215,6 +208,9 @@ class Job(models.Model):
     def check_resume(self) -> None:
         """For a kind to raise StaleState where another go would be wrong."""
 
+    def when_over(self, state: State) -> None:
+        """For a kind to tell people, in the transaction that ends it so."""
+
     def _moved(self, actor: Actor, entry: str) -> Self:
         if entry:
             actor.record(project=self.project, action=entry, subject=self.audit_subject)
@@ -307,6 +303,7 @@ class Job(models.Model):
         else:
             return False
         type(self)._default_manager.filter(pk=self.pk).update(finished_at=Now(), fence=F("fence") + 1, **ending)
+        self.when_over(ending["state"])
         return True
 
 
@@ -413,7 +410,9 @@ class Lease:
 
     def finish(self, state: State, error: str = "", error_kind: str = "") -> None:
         """End the job. Raises LeaseLost when it is not ours to end."""
-        self.update(state=state, error=error, error_kind=error_kind, finished_at=timezone.now(), lease_until=None)
+        with self.guard():
+            self.job.when_over(state)
+            self.update(state=state, error=error, error_kind=error_kind, finished_at=timezone.now(), lease_until=None)
 
     def give_back(self, *, error: str = "", is_attempt: bool = True) -> None:
         """Put the job back into the queue, to go on from where it stands, or end it when a person asked for that.

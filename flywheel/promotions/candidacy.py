@@ -7,6 +7,8 @@ from django.db import transaction
 from django.db.models import Q
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import NoticeEvent
+from flywheel.accounts.notices import notify
 from flywheel.core.digests import digest
 from flywheel.core.evidence.gate.decision import Evidence, decide
 from flywheel.core.evidence.gate.decision import Policy as Rules
@@ -103,6 +105,14 @@ def propose(
                 subject=candidate,
                 version=str(candidate.version),
                 verdict=candidate.verdict,
+            )
+            notify(
+                project=candidate.project,
+                event=NoticeEvent.CANDIDATE_WAITS,
+                subject=str(candidate),
+                title=f"{candidate.version} waits for approval",
+                text=f"The gate's verdict against {candidate.baseline}: {candidate.get_verdict_display()}.",
+                url=f"/p/{candidate.project.slug}/promotions/candidates/{candidate.pk}/",
             )
     if candidate.state == Candidate.State.WAITING:
         suite_standings.start_for(candidate=candidate, actor=actor)

@@ -56,6 +56,7 @@ def celery_settings() -> dict[str, Any]:
             "judge": {"task": "workers.judge", "schedule": JUDGE_EVERY_S},
             "watch": {"task": "workers.watch", "schedule": SWEEP_EVERY_S},
             "advance": {"task": "workers.advance", "schedule": SWEEP_EVERY_S},
+            "deliver": {"task": "workers.deliver", "schedule": SWEEP_EVERY_S},
             "detect": {"task": "workers.detect", "schedule": SWEEP_EVERY_S},
             "add_up": {"task": "workers.add_up", "schedule": ADD_UP_EVERY_S},
             "expire": {"task": "workers.expire", "schedule": EXPIRE_EVERY_S},

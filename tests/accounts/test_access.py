@@ -55,7 +55,10 @@ __all__ = ["agent", "candidate", "evaluated"]
 
 PAGES = {
     ANYONE: "accounts:login accounts:logout accounts:demo healthz readyz",
-    SIGNED_IN: "home accounts:profile accounts:demo_switch help:index help:glossary help:guide help:design help:image",
+    SIGNED_IN: """
+        home accounts:profile accounts:mailed_notices accounts:demo_switch
+        help:index help:glossary help:guide help:design help:image
+    """,
     "key:ingest": "ingest:traces ingest:logs ingest:metrics",
     "key:gateway": "gateway:chat_completions gateway:responses gateway:models",
     "key:attempt": "attempts:tools attempts:tool attempts:mcp attempts:lease attempts:result",
@@ -154,6 +157,7 @@ PAGES = {
         settings:gateway settings:providers settings:try_provider settings:remove_provider
         settings:prices settings:set_device_hour settings:end_price
         settings:redaction settings:try_redaction settings:audit
+        settings:notices settings:remove_notice_target settings:send_notices_again
     """,
 }
 CALLS = {
@@ -229,6 +233,7 @@ CALLS = {
         set_detector
         list_members set_member_roles list_keys make_key revoke_key list_audit_entries
         list_provider_keys enter_provider_key try_provider_key remove_provider_key
+        list_notice_targets put_notice_target remove_notice_target list_dead_notices send_notices_again
         list_prices listed_prices set_price remove_price device_hour set_device_hour
         derive_costs get_derived_costs cancel_derived_costs
         delete_trajectory delete_trajectories get_retention set_retention

@@ -6,18 +6,20 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import psycopg
 import pytest
 from django.db import DatabaseError, OperationalError, connection
+from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import AuditEntry
+from flywheel.accounts.models import AuditEntry, InboxEntry, Notice
 from flywheel.edge import job_queue, jobs
-from flywheel.edge.jobs import Lease, LeaseLost, StaleState, State
+from flywheel.edge.jobs import MAX_ATTEMPTS, Cancelled, Job, Lease, LeaseLost, StaleState, State
 from flywheel.evals.models import EvalRun
 from flywheel.system import broker
 from flywheel.training.models import Dataset, TrainingRun
@@ -53,6 +55,10 @@ def lease(submit: Callable[..., EvalRun]) -> Lease:
 def silence(lease: Lease) -> None:
     """Let the row look as if its owner had not been heard of for a lease."""
     EvalRun.objects.filter(pk=lease.job.pk).update(lease_until=timezone.now() - timedelta(seconds=1))
+
+
+def url_of(page: str, job: Job) -> str:
+    return reverse(page, args=[job.project.slug, job.pk])
 
 
 def in_threads(count: int, act: Callable[[], Any]) -> list[Any]:
@@ -245,6 +251,47 @@ def test_a_failure_is_kept_with_its_reason_and_kind(lease: Lease) -> None:
     assert (job.state, job.error_kind) == (State.FAILED, "model_not_found")
     assert job.error == "model 'tiny-2' is not there; 'tiny' is"
     assert job.finished_at is not None
+
+
+def test_whoever_started_an_eval_is_told_of_its_failure_alone(submit: Callable[..., EvalRun]) -> None:
+    for error in (Cancelled(), None, RuntimeError("out of paper")):
+        lease = EvalRun.claim(submit().pk)
+        assert lease is not None
+        with suppress(RuntimeError), lease:
+            if error:
+                raise error
+    (entry,) = InboxEntry.objects.select_related("notice")
+    run = EvalRun.objects.get(state=State.FAILED)
+    assert (entry.user, entry.notice.event, entry.notice.url) == (
+        run.created_by,
+        "run.failed",
+        url_of("evals:run", run),
+    )
+
+
+def test_a_job_whose_worker_is_lost_too_often_tells_of_it_too(lease: Lease) -> None:
+    EvalRun.objects.update(lease_until=timezone.now() - timedelta(hours=1), attempt=MAX_ATTEMPTS)
+    assert EvalRun.claim(lease.job.pk) is None
+    assert Notice.objects.get().title == f"Eval {lease.job.pk} failed"
+
+
+@pytest.mark.parametrize(("end", "event"), [(State.SUCCEEDED, "run.ended"), (State.FAILED, "run.failed")])
+def test_whoever_launched_a_run_is_told_of_its_end(build: Build, end: State, event: str) -> None:
+    run = training_run(build)
+    lease = TrainingRun.claim(run.pk)
+    assert lease is not None
+    with lease:
+        lease.finish(end)
+    (entry,) = InboxEntry.objects.select_related("notice")
+    assert (entry.user, entry.notice.event, entry.notice.url) == (run.created_by, event, url_of("training:run", run))
+    assert entry.notice.title == f"Training run {run} {end}"
+
+
+def test_an_end_that_is_not_written_down_is_not_told(lease: Lease) -> None:
+    EvalRun.objects.update(fence=99)
+    with pytest.raises(LeaseLost):
+        lease.finish(State.FAILED)
+    assert not Notice.objects.exists()
 
 
 def test_a_worker_told_to_stop_gives_the_job_back_without_counting_an_attempt(lease: Lease) -> None:

@@ -1,6 +1,8 @@
 import pytest
+from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import InboxEntry
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
 from flywheel.core.traces import tooling
@@ -30,6 +32,13 @@ def test_the_same_evals_make_one_candidate(candidate: Candidate, cast: Cast) -> 
         version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=Actor(cast.trainer)
     )
     assert again == candidate
+
+
+def test_approvers_are_told_of_a_candidate_once(candidate: Candidate, cast: Cast) -> None:
+    propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=Actor(cast.trainer))
+    (entry,) = InboxEntry.objects.filter(notice__event="candidate.waits").select_related("notice")
+    assert (entry.user, entry.notice.title) == (cast.approver, f"{candidate.version} waits for approval")
+    assert entry.notice.url == reverse("promotions:candidate", args=["acme", candidate.pk])
 
 
 def test_no_candidate_rests_on_an_eval_that_is_asked_again_meanwhile(

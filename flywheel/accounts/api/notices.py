@@ -1,18 +1,21 @@
-"""The inbox, for programs."""
+"""The inbox, and where else notices are sent, for programs."""
 
 from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router
+from ninja import Field, Query, Router, Status
 
 from flywheel.accounts.access import Key, keyed
-from flywheel.accounts.models import Scope
+from flywheel.accounts.models import NoticeEvent, NoticeTarget, Scope
+from flywheel.accounts.notices import notice_targets
 from flywheel.accounts.notices.inbox import inbox, mark_read
-from flywheel.edge.answers import ListQuery, page_of, paginate
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body, Schema
 
 router = Router(tags=["accounts"])
+admin = Key(Scope.ADMIN)
 
 
 class NoticeQuery(ListQuery):
@@ -57,3 +60,92 @@ def read_notices(request: HttpRequest, body: NoticesReadIn) -> dict[str, int]:
     """Mark notices of the key's creator as read. Ids that are not theirs are ignored."""
     call = keyed(request)
     return {"read": mark_read(project=call.project, user=call.actor.user, entries=body.ids)}
+
+
+class NoticeTargetOut(Schema):
+    name: str
+    kind: str
+    """`slack` or `webhook`."""
+    host: str
+    """The part of the address that is no secret."""
+    events: list[str]
+    waiting: int
+    """Notices on their way."""
+    dead: int
+    """Notices that could not be sent within a day."""
+
+
+class NoticeTargetIn(Body):
+    kind: NoticeTarget.Kind
+    url: str = ""
+    """The address, which is stored encrypted and cannot be read again; empty to keep that of an existing target."""
+    events: list[NoticeEvent]
+    """What is sent there; at least one."""
+
+
+class NoticeTargetPut(Schema):
+    name: str
+    host: str
+    secret: str
+    """What a webhook's messages are signed with, after Standard Webhooks. It is shown only once; empty if unchanged."""
+
+
+class DeadNoticeOut(Schema):
+    id: int
+    at: datetime = Field(alias="notice.at")
+    title: str = Field(alias="notice.title")
+    target: Ref | None
+    """The target's name; null for an e-mail."""
+    user: Ref | None
+    """Whom the e-mail is for; null for a target."""
+    error: str
+    """Why the last attempt failed."""
+
+
+class SendAgainIn(Body):
+    ids: list[int] | None = Field(default=None, max_length=200)
+    """Deliveries from `GET /undelivered-notices`; null for all."""
+
+
+class SendAgainOut(Schema):
+    again: int
+    """Notices that will be sent again."""
+
+
+@router.get("/notice-targets", auth=admin, response=page_of(NoticeTargetOut), summary="List where notices are sent")
+def list_notice_targets(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
+    """List the project's Slack channels and webhooks, newest first, without addresses and secrets."""
+    return paginate(notice_targets.targets(keyed(request).project), query)
+
+
+@router.put("/notice-targets/{name}", auth=admin, response=NoticeTargetPut, summary="Set where notices are sent")
+def put_notice_target(request: HttpRequest, name: str, body: NoticeTargetIn) -> dict[str, str]:
+    """Create the target, or change the one of this name. A new address makes a new secret."""
+    asked = keyed(request)
+    events = [event.value for event in body.events]
+    done = notice_targets.put(
+        project=asked.project, actor=asked.actor, name=name, kind=body.kind.value, url=body.url, events=events
+    )
+    return {"name": done.target.name, "host": done.target.host, "secret": done.secret}
+
+
+@router.delete("/notice-targets/{name}", auth=admin, response={204: None}, summary="Remove where notices are sent")
+def remove_notice_target(request: HttpRequest, name: str) -> Status[None]:
+    """Remove the target. Notices that still wait for it are dropped."""
+    asked = keyed(request)
+    target = one(NoticeTarget.objects.filter(project=asked.project), name=name)
+    notice_targets.remove(target=target, actor=asked.actor)
+    return Status(204, None)
+
+
+@router.get("/undelivered-notices", auth=admin, response=page_of(DeadNoticeOut), summary="List notices not delivered")
+def list_dead_notices(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
+    """List the notices that could not be sent within a day, newest first."""
+    return paginate(notice_targets.dead_letters(keyed(request).project), query)
+
+
+@router.post("/undelivered-notices/again", auth=admin, response=SendAgainOut, summary="Send notices again")
+def send_notices_again(request: HttpRequest, body: SendAgainIn) -> dict[str, int]:
+    """Try undelivered notices for another day. They may arrive after later ones of the same subject."""
+    asked = keyed(request)
+    return {"again": notice_targets.send_again(project=asked.project, actor=asked.actor, deliveries=body.ids)}

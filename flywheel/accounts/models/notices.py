@@ -22,10 +22,10 @@ class NoticeEvent(models.TextChoices):
     RAMP_TAKEN_BACK = "ramp.taken_back", "a ramp is taken back"
     RAMP_FINISHED = "ramp.finished", "a ramp is finished"
     RECURRENCE = "bucket.recurred", "a fixed bucket reopens"
-    RUN_ENDED = "run.ended", "a run or eval ends"
-    RUN_FAILED = "run.failed", "a run or eval fails"
-    MENTION = "comment.mention", "a comment mentions you"
-    QUEUE_ASSIGNED = "queue.assigned", "a queue is assigned to you"
+    RUN_ENDED = "run.ended", "a training run succeeds"
+    RUN_FAILED = "run.failed", "a training run or an eval fails"
+    MENTION = "comment.mention", "a comment mentions somebody"
+    QUEUE_ASSIGNED = "queue.assigned", "a queue is assigned to somebody"
 
 
 TOLD_BY_DEFAULT: dict[NoticeEvent, Permission | None] = {

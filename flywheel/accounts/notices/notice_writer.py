@@ -1,5 +1,6 @@
 """Notices are written here, with everything that is to become of them."""
 
+import unicodedata
 from collections.abc import Collection
 from datetime import timedelta
 
@@ -45,7 +46,12 @@ def notify(
     """
     kind = NoticeEvent(event)
     notice = Notice.objects.create(
-        project=project, event=kind, subject=subject[:200], title=title[:300], text=text[:4_000], url=url[:500]
+        project=project,
+        event=kind,
+        subject=_line(subject)[:200],
+        title=_line(title)[:300],
+        text=_visible(text)[:4_000],
+        url=url[:500],
     )
     people = list(_members(project, TOLD_BY_DEFAULT[kind] if to is None else to))
     InboxEntry.objects.bulk_create([InboxEntry(notice=notice, project=project, user=user) for user in people])
@@ -58,6 +64,15 @@ def notify(
         ]
     )
     return notice
+
+
+def _visible(text: str) -> str:
+    """Without characters that hide, turn or end what is around them; names are chosen by people."""
+    return "".join(char for char in text if char == "\n" or unicodedata.category(char) not in ("Cc", "Cf", "Cs"))
+
+
+def _line(text: str) -> str:
+    return " ".join(_visible(" ".join(text.split())).split())
 
 
 def _members(project: Project, to: Collection[User] | Permission | None) -> QuerySet[User]:

@@ -7,7 +7,7 @@ from django import forms
 from django.contrib.auth.forms import PasswordChangeForm
 
 from flywheel.accounts.access import SCOPE_NEEDS
-from flywheel.accounts.models import Role, Scope
+from flywheel.accounts.models import NoticeEvent, NoticeTarget, Role, Scope
 from flywheel.core.traces.call_prices import DEAREST
 
 ROLE_HELP = {
@@ -122,6 +122,36 @@ class NewProviderKey(forms.Form):
         help_text="Encrypted, and never shown again. Enter it again to change it.",
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
+
+
+class NoticeTargetForm(forms.Form):
+    name = forms.CharField(
+        max_length=60,
+        help_text="Saving under an existing name changes that target.",
+        widget=forms.TextInput(attrs={"placeholder": "#agents", "autocomplete": "off"}),
+    )
+    kind = forms.ChoiceField(choices=NoticeTarget.Kind.choices)
+    url = forms.CharField(
+        max_length=2_000,
+        required=False,
+        label="Address",
+        help_text="Encrypted, and never shown again. Leave empty to keep the address of an existing target.",
+        widget=forms.TextInput(attrs={"placeholder": "https://hooks.slack.com/services/…", "autocomplete": "off"}),
+    )
+    events = forms.MultipleChoiceField(
+        choices=[(event.value, event.label) for event in NoticeEvent], widget=forms.CheckboxSelectMultiple
+    )
+
+
+class MailedNotices(forms.Form):
+    email = forms.EmailField(required=False, label="E-mail address")
+    is_mailed_notices = forms.BooleanField(required=False, label="E-mail me my notices")
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        if cleaned.get("is_mailed_notices") and not cleaned.get("email") and "email" not in self.errors:
+            self.add_error("email", "Enter the address to send them to.")
+        return cleaned
 
 
 class ChangePassword(PasswordChangeForm):

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.accounts.pages import price_views, providers, redaction, settings
+from flywheel.accounts.pages import notice_settings, price_views, providers, redaction, settings
 
 app_name = "settings"
 # /p/<project>/settings/
@@ -19,6 +19,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("prices/", price_views.prices, name="prices"),
     path("prices/hour/", price_views.set_device_hour, name="set_device_hour"),
     path("prices/<int:pk>/remove/", price_views.end_price, name="end_price"),
+    path("notices/", notice_settings.notice_settings, name="notices"),
+    path("notices/<int:pk>/remove/", notice_settings.remove_notice_target, name="remove_notice_target"),
+    path("notices/again/", notice_settings.send_notices_again, name="send_notices_again"),
     path("redaction/", redaction.policy, name="redaction"),
     path("redaction/try/", redaction.try_redaction, name="try_redaction"),
     path("audit/", settings.audit_log, name="audit"),

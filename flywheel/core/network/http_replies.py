@@ -3,11 +3,12 @@
 A socket's own timeout holds for one wait: a server that drips its answer byte by byte would be waited for without end.
 """
 
+import contextlib
 import http.client
 import io
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 BODY_LIMIT = 8 * 2**20
@@ -43,10 +44,21 @@ class Reply(http.client.HTTPResponse):
     ) -> bytes:
         """Status, headers and body, before `deadline` of `time.monotonic()`; of a stream as much as `is_enough`, which
         sees part by part. Raises TooLong, and what sockets and `http.client` raise."""
+        with self._until(sock, deadline):
+            return self._body(is_enough)
+
+    def status_until(self, sock: socket.socket, deadline: float) -> int:
+        """The status, before `deadline`; the body stays unread."""
+        with self._until(sock, deadline):
+            self.begin()
+            return self.status
+
+    @contextlib.contextmanager
+    def _until(self, sock: socket.socket, deadline: float) -> Iterator[None]:
         self.fp.close()
         self.fp = io.BufferedReader(_Reader(sock, deadline))
         try:
-            return self._body(is_enough)
+            yield
         finally:
             self.close()  # or it would hold the socket open, whoever closes that
 

@@ -3,8 +3,10 @@
 from django.db import models
 from django.db.models import Q
 
+from flywheel.accounts.models import NoticeEvent
+from flywheel.accounts.notices import notify
 from flywheel.agents.models import Version
-from flywheel.edge.jobs import Job, JobEvent
+from flywheel.edge.jobs import Job, JobEvent, State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.trajectories.models import Trajectory
 
@@ -56,6 +58,19 @@ class EvalRun(Job):
 
     def __str__(self) -> str:
         return f"eval {self.pk}"
+
+    def when_over(self, state: State) -> None:
+        """Whoever started it is told of a failure. Most evals belong to something that tells of its own end."""
+        if state == State.FAILED:
+            notify(
+                project=self.project,
+                event=NoticeEvent.RUN_FAILED,
+                subject=f"{self}",
+                title=f"Eval {self.pk} failed",
+                text=f"{self.version} at {self.task_set}",
+                url=f"/p/{self.project.slug}/evals/{self.pk}/",
+                to=[self.created_by],
+            )
 
     @property
     def task_count(self) -> int:

@@ -1,12 +1,14 @@
 """Making, changing and archiving a queue."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Project, User
+from flywheel.accounts.models import NoticeEvent, Project, User
+from flywheel.accounts.notices import notify
 from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.failures.buckets.bucket_definitions import offered
@@ -65,8 +67,11 @@ def _save(queue: Queue, actor: Actor, wanted: Wanted, with_existing: bool, actio
     queue.percent = wanted.percent if is_sample else None
     queue.needed, queue.minutes = wanted.needed, wanted.minutes
     queue.caught_up_at = None if with_existing and wanted.rule != Rule.HAND else timezone.now()
+    before = set(queue.assignees.all()) if queue.pk else set()
     queue.save()
     queue.assignees.set(people)
+    if new := set(people) - before - {actor.user}:
+        _tell(queue, new, actor)
     actor.record(
         project=queue.project,
         action=action,
@@ -76,6 +81,17 @@ def _save(queue: Queue, actor: Actor, wanted: Wanted, with_existing: bool, actio
         assignees=sorted(person.username for person in people),
     )
     return queue
+
+
+def _tell(queue: Queue, people: Collection[User], actor: Actor) -> None:
+    notify(
+        project=queue.project,
+        event=NoticeEvent.QUEUE_ASSIGNED,
+        subject=f"queue {queue.pk}",
+        title=f"{actor.user} assigned the queue {queue} to {', '.join(sorted(person.username for person in people))}",
+        url=f"/p/{queue.project.slug}/failures/queues/{queue.pk}/",
+        to=people,
+    )
 
 
 def _check(queue: Queue, wanted: Wanted) -> list[User]:

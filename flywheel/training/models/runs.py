@@ -13,6 +13,8 @@ from django.db.models import Q
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Now
 
+from flywheel.accounts.models import NoticeEvent
+from flywheel.accounts.notices import notify
 from flywheel.agents.models import Artifact, RewardModel, Version
 from flywheel.core.recipes import ALGORITHMS, MODES, NEEDS, lacking
 from flywheel.edge.jobs import Job, JobEvent, State, ownerless
@@ -102,6 +104,20 @@ class TrainingRun(Job):
 
     def __str__(self) -> str:
         return f"r-{self.pk}"
+
+    def when_over(self, state: State) -> None:
+        """Whoever launched it is told, unless they or somebody else cancelled it."""
+        if state == State.CANCELLED:
+            return
+        notify(
+            project=self.project,
+            event=NoticeEvent.RUN_FAILED if state == State.FAILED else NoticeEvent.RUN_ENDED,
+            subject=f"run {self}",
+            title=f"Training run {self} {state}",
+            text=f"{ALGORITHMS[self.algorithm].label} of {self.base}",
+            url=f"/p/{self.project.slug}/training/runs/{self.pk}/",
+            to=[self.created_by],
+        )
 
     def width(self, label: str) -> int:
         """The number of devices of a label it takes. The processes of a run share the cores, and have a GPU each."""

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
@@ -16,7 +17,8 @@ from django.db.models import Prefetch, Q, QuerySet
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Permission, Project, User
+from flywheel.accounts.models import NoticeEvent, Permission, Project, User
+from flywheel.accounts.notices import inbox, notify
 from flywheel.edge.refusals import Refused
 from flywheel.trajectories.models import Comment, Mention, Trajectory
 
@@ -153,6 +155,7 @@ def mark_read(*, project: Project, user: User, trajectory: Trajectory | None = N
         if hidden(project, user, [trajectory.pk]):
             return 0
         rows = rows.filter(comment__trajectory=trajectory)
+        inbox.mark_read(project=project, user=user, subject=_subject(trajectory))
     return rows.update(read_at=timezone.now())
 
 
@@ -173,9 +176,26 @@ def _call(comment: Comment, actor: Actor) -> None:
     names = {name.casefold() for _, name in _calls(comment.text, members)}
     called = [members[name] for name in sorted(names) if members[name].pk != actor.user.pk][:CALLED_MAX]
     comment.mentions.exclude(user__in=called).delete()
+    before = set(comment.mentions.values_list("user_id", flat=True))
     Mention.objects.bulk_create(
         [Mention(comment=comment, project_id=comment.project_id, user=person) for person in called],
         ignore_conflicts=True,
+    )
+    if new := [person for person in called if person.pk not in before]:
+        _tell(comment, new, actor)
+
+
+def _tell(comment: Comment, people: Collection[User], actor: Actor) -> None:
+    """Tell those who are called where, and not what: some may not read it yet."""
+    trace_id = quote(comment.trajectory.trace_id, safe="")
+    step = f"?step={quote(comment.step, safe='')}" if comment.step else ""
+    notify(
+        project=comment.project,
+        event=NoticeEvent.MENTION,
+        subject=_subject(comment.trajectory),
+        title=f"{actor.user} mentioned {', '.join(person.username for person in people)} in a comment",
+        url=f"/p/{comment.project.slug}/trajectories/{trace_id}/{step}#comment-{comment.pk}",
+        to=people,
     )
 
 
@@ -196,6 +216,10 @@ def _locked(comment: Comment) -> Comment:
 
 def _record(verb: str, comment: Comment, actor: Actor) -> None:
     """The audit log says that it was done, never what was said: the log outlives a trajectory that is deleted."""
-    subject = f"trajectory {comment.trajectory.trace_id}"
     about: dict[str, Any] = {"comment": comment.pk, "step": comment.step}
+    subject = _subject(comment.trajectory)
     actor.record(project=comment.project, action=f"trajectories.{verb}", subject=subject, **about)
+
+
+def _subject(trajectory: Trajectory) -> str:
+    return f"trajectory {trajectory.trace_id}"

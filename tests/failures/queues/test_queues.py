@@ -6,11 +6,12 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.access import Forbidden
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import AuditEntry, User
+from flywheel.accounts.models import AuditEntry, InboxEntry, User
 from flywheel.edge.refusals import Refused
 from flywheel.failures.labels.decisions import Superseded, decide, undo
 from flywheel.failures.models import Failure, Queue, QueueItem, Review
@@ -124,6 +125,19 @@ def test_named_reviewers_alone_are_given_something(cast: Cast, queue: Make) -> N
     with pytest.raises(NotYours):
         give(item=first(made), actor=Actor(cast.builder), bucket="wrong_tool")
     assert take(queue=made, actor=Actor(cast.trainer)) == first(made)
+
+
+def test_who_is_assigned_a_queue_is_told_once_and_not_by_themselves(cast: Cast) -> None:
+    actor = Actor(cast.builder)
+    made = make(project=cast.project, actor=actor, wanted=Wanted("q", assignees=["builder", "reviewer"]))
+    change(queue=made, actor=actor, wanted=Wanted("q", assignees=["reviewer", "trainer"]))
+    change(queue=made, actor=actor, wanted=Wanted("q"))
+    told = InboxEntry.objects.order_by("pk").values_list("user__username", "notice__title", "notice__url")
+    page = reverse("failures:queue_detail", args=["acme", made.pk])
+    assert list(told) == [
+        ("reviewer", "builder assigned the queue q to reviewer", page),
+        ("trainer", "builder assigned the queue q to trainer", page),
+    ]
 
 
 def test_nobody_is_given_anything_of_an_archived_queue(cast: Cast, queue: Make) -> None:

@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import AuditEntry, Membership, Role, User
+from flywheel.accounts.models import AuditEntry, Membership, Notice, Role, User
 from flywheel.edge.refusals import Refused
 from flywheel.failures.models import Queue, QueueItem
 from flywheel.failures.queues.reviews import give
@@ -134,8 +134,11 @@ def test_who_is_called_is_told_everywhere_until_they_looked(cast: Cast, build: B
     client, overview = sign_in(cast.viewer), reverse("overview:index", args=["acme"])
     page = client.get(overview).content.decode()
     assert "unread mention<" in page
-    assert "unread mentions" in page
-    assert "unread mentions" not in sign_in(cast.builder).get(overview).content.decode()
+    assert "unread notices" in page
+    assert "unread notices" not in sign_in(cast.builder).get(overview).content.decode()
+    notice = Notice.objects.get()
+    assert notice.title == "reviewer mentioned viewer in a comment"
+    assert notice.url == f"{reverse('trajectories:detail', args=['acme', row.trace_id])}?step=s2#comment-{said.pk}"
     listed = client.get(reverse("trajectories:mentions", args=["acme"])).content.decode()
     assert "what do you think?" in listed
     assert f"?step=s2#comment-{said.pk}" in listed
@@ -143,9 +146,14 @@ def test_who_is_called_is_told_everywhere_until_they_looked(cast: Cast, build: B
     assert talk.unread_count(cast.project, cast.viewer) == 1, "looking up changes nothing"
     assert post(client, "read_comments", row.trace_id).status_code == 204
     assert talk.unread_count(cast.project, cast.viewer) == 0
-    assert "unread mention<" not in client.get(overview).content.decode()
+    page = client.get(overview).content.decode()
+    assert ("unread mention<" in page, "unread notices" in page) == (False, False), "one look reads both"
     talk.edit(comment=said, actor=Actor(cast.reviewer), text="@viewer @builder what do you think now?")
     assert talk.unread_count(cast.project, cast.viewer) == 0, "seen is seen"
+    assert list(Notice.objects.values_list("entries__user__username", flat=True).order_by("pk")) == [
+        "viewer",
+        "builder",
+    ]
     assert talk.unread_count(cast.project, cast.builder) == 1
     sign_in(cast.builder).post(reverse("trajectories:read_mentions", args=["acme"]))
     assert talk.unread_count(cast.project, cast.builder) == 0
