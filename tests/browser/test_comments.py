@@ -80,8 +80,8 @@ def test_a_step_is_spoken_about_by_keys(cast: Cast, build: Build, as_user: Calla
 
     called = as_user(cast.builder, NARROW)
     called.open("/p/acme/")
-    called.page.locator(".called-btn").click()
-    called.page.locator("tr.unread a").click()
+    called.page.locator(".inbox-btn.has-unread").click()
+    called.page.locator("tr.unread .btn.link").click()
     expect(called.page.locator(f"#comment-{said.pk}")).to_be_in_viewport()
     expect(called.page.locator("#comments .called")).to_have_text("@builder")
     with called.page.expect_navigation():
@@ -89,7 +89,7 @@ def test_a_step_is_spoken_about_by_keys(cast: Cast, build: Build, as_user: Calla
     assert Mention.objects.get().read_at is not None
     assert called.overflow() == 0
     called.open("/p/acme/")
-    assert called.page.locator(".called-btn").count() == 0
+    assert called.page.locator(".inbox-btn.has-unread").count() == 0
     assert called.problems == []
 
     page.locator("#comments button", has_text="Delete").click()

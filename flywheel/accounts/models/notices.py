@@ -21,7 +21,7 @@ class NoticeEvent(models.TextChoices):
     RAMP_HELD = "ramp.held", "a ramp is held"
     RAMP_TAKEN_BACK = "ramp.taken_back", "a ramp is taken back"
     RAMP_FINISHED = "ramp.finished", "a ramp is finished"
-    RECURRENCE = "bucket.recurred", "a fixed bucket reopens"
+    RECURRENCE = "bucket.recurred", "a fixed category reopens"
     RUN_ENDED = "run.ended", "a training run succeeds"
     RUN_FAILED = "run.failed", "a training run or an eval fails"
     MENTION = "comment.mention", "a comment mentions somebody"

@@ -61,9 +61,9 @@ def forget() -> int:
 def _serve(target: int | None) -> None:
     """Send one target what is due, or everybody their e-mail, until something fails: then others come first."""
     try:
-        ends = time.monotonic() + ROUND_S
-        while time.monotonic() < ends and (row := _claim(target)) and _try(row):
-            pass
+        begun = now = time.monotonic()
+        while now < begun + ROUND_S and (row := _claim(target)) and _try(row, now + TIMEOUT_S):
+            now = time.monotonic()
     except Exception:
         log.exception("notices to target %s were not all sent; they are tried again", target)
     finally:
@@ -88,9 +88,9 @@ def _claim(target: int | None) -> NoticeDelivery | None:
     return row
 
 
-def _try(row: NoticeDelivery) -> bool:
-    """Send a claimed row and write down what became of it; whether it was sent."""
-    deadline = time.monotonic() + TIMEOUT_S
+def _try(row: NoticeDelivery, deadline: float) -> bool:
+    """Send a claimed row and write down what became of it; whether it was sent. The deadline is counted from before the
+    claim: whoever was stopped in between sends nothing any more."""
     mine = NoticeDelivery.objects.filter(pk=row.pk, state=State.WAITING, attempts=row.attempts)
     try:
         (_post if row.target_id else _mail)(row, deadline)
@@ -134,6 +134,8 @@ def _mail(row: NoticeDelivery, deadline: float) -> None:
         return
     if not settings.EMAIL_HOST:
         raise NotSent("FLYWHEEL_SMTP_URL names no mail server any more")
+    if time.monotonic() > deadline:
+        raise NotSent("it took too long to begin")
     try:
         get_connection(timeout=TIMEOUT_S).send_messages([mail_of(notice, user.email)])
     except (OSError, smtplib.SMTPException, ValueError) as error:

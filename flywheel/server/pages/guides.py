@@ -62,6 +62,8 @@ PLACES = {
     "training:datasets": "datasets",
     "promotions": "approver",
     "settings": "operator#people-and-keys",
+    "settings:notices": "operator#notices",
+    "notices": "operator#notices",
 }
 """The part of a guide that helps with a page, or with every other page of its room."""
 

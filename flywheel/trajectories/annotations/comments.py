@@ -155,7 +155,8 @@ def mark_read(*, project: Project, user: User, trajectory: Trajectory | None = N
         if hidden(project, user, [trajectory.pk]):
             return 0
         rows = rows.filter(comment__trajectory=trajectory)
-        inbox.mark_read(project=project, user=user, subject=_subject(trajectory))
+    subject = _subject(trajectory) if trajectory else ""
+    inbox.mark_read(project=project, user=user, event=NoticeEvent.MENTION, subject=subject)
     return rows.update(read_at=timezone.now())
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from ipaddress import ip_network
@@ -243,11 +244,20 @@ def test_a_sender_that_was_replaced_marks_nothing(cast: Cast, server: Listener, 
     due_now()
     again = deliveries._claim(target.pk)
     assert again is not None
-    deliveries._try(slow)
+    deliveries._try(slow, time.monotonic() + 30)
     assert NoticeDelivery.objects.get().state == State.WAITING
     assert deliveries._claim(target.pk) is None
-    deliveries._try(again)
+    deliveries._try(again, time.monotonic() + 30)
     assert NoticeDelivery.objects.get().state == State.SENT
+
+
+def test_a_sender_that_wakes_up_after_its_time_sends_nothing(cast: Cast, server: Listener, put: Any) -> None:
+    target = put(server.url).target
+    tell(cast, "one")
+    row = deliveries._claim(target.pk)
+    assert row is not None
+    assert not deliveries._try(row, time.monotonic() - 1)
+    assert server.received == []
 
 
 # E-mail
