@@ -209,7 +209,7 @@ class Job(models.Model):
         """For a kind to raise StaleState where another go would be wrong."""
 
     def when_over(self, state: State) -> None:
-        """For a kind to tell people, in the transaction that ends it so."""
+        """For a kind to tell people of its end, in the transaction of that. Of a cancellation nobody is told."""
 
     def _moved(self, actor: Actor, entry: str) -> Self:
         if entry:
@@ -303,7 +303,8 @@ class Job(models.Model):
         else:
             return False
         type(self)._default_manager.filter(pk=self.pk).update(finished_at=Now(), fence=F("fence") + 1, **ending)
-        self.when_over(ending["state"])
+        if ending["state"] != State.CANCELLED:
+            self.when_over(ending["state"])
         return True
 
 
@@ -411,7 +412,8 @@ class Lease:
     def finish(self, state: State, error: str = "", error_kind: str = "") -> None:
         """End the job. Raises LeaseLost when it is not ours to end."""
         with self.guard():
-            self.job.when_over(state)
+            if state != State.CANCELLED:
+                self.job.when_over(state)
             self.update(state=state, error=error, error_kind=error_kind, finished_at=timezone.now(), lease_until=None)
 
     def give_back(self, *, error: str = "", is_attempt: bool = True) -> None:

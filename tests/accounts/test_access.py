@@ -157,7 +157,7 @@ PAGES = {
         settings:gateway settings:providers settings:try_provider settings:remove_provider
         settings:prices settings:set_device_hour settings:end_price
         settings:redaction settings:try_redaction settings:audit
-        settings:notices settings:remove_notice_target settings:send_notices_again
+        settings:notices settings:try_notice_target settings:remove_notice_target settings:send_notices_again
     """,
 }
 CALLS = {
@@ -233,7 +233,8 @@ CALLS = {
         set_detector
         list_members set_member_roles list_keys make_key revoke_key list_audit_entries
         list_provider_keys enter_provider_key try_provider_key remove_provider_key
-        list_notice_targets put_notice_target remove_notice_target list_dead_notices send_notices_again
+        list_notice_targets put_notice_target try_notice_target remove_notice_target list_dead_notices
+        send_notices_again
         list_prices listed_prices set_price remove_price device_hour set_device_hour
         derive_costs get_derived_costs cancel_derived_costs
         delete_trajectory delete_trajectories get_retention set_retention

@@ -90,6 +90,12 @@ class NoticeTargetPut(Schema):
     """What a webhook's messages are signed with, after Standard Webhooks. It is shown only once; empty if unchanged."""
 
 
+class TriedTargetOut(Schema):
+    works: bool
+    words: str
+    """Why the message was not taken; empty if it was."""
+
+
 class DeadNoticeOut(Schema):
     id: int
     at: datetime = Field(alias="notice.at")
@@ -129,6 +135,14 @@ def put_notice_target(request: HttpRequest, name: str, body: NoticeTargetIn) -> 
     return {"name": done.target.name, "host": done.target.host, "secret": done.secret}
 
 
+@router.post("/notice-targets/{name}/try", auth=admin, response=TriedTargetOut, summary="Send a test message")
+def try_notice_target(request: HttpRequest, name: str) -> dict[str, Any]:
+    """Send a message of `type` `test` to the target and return whether it was taken. A failed test answers 200 with
+    `works` false."""
+    words = notice_targets.try_target(one(NoticeTarget.objects.filter(project=keyed(request).project), name=name))
+    return {"works": not words, "words": words}
+
+
 @router.delete("/notice-targets/{name}", auth=admin, response={204: None}, summary="Remove where notices are sent")
 def remove_notice_target(request: HttpRequest, name: str) -> Status[None]:
     """Remove the target. Notices that still wait for it are dropped."""
@@ -148,4 +162,4 @@ def list_dead_notices(request: HttpRequest, query: Query[ListQuery]) -> dict[str
 def send_notices_again(request: HttpRequest, body: SendAgainIn) -> dict[str, int]:
     """Try undelivered notices for another day. They may arrive after later ones of the same subject."""
     asked = keyed(request)
-    return {"again": notice_targets.send_again(project=asked.project, actor=asked.actor, deliveries=body.ids)}
+    return {"again": notice_targets.send_again(project=asked.project, actor=asked.actor, letters=body.ids)}

@@ -19,7 +19,7 @@ from django.db import connection, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
-from flywheel.accounts.models import Notice, NoticeDelivery
+from flywheel.accounts.models import Notice, NoticeDelivery, NoticeTarget
 from flywheel.accounts.models.seals import CannotUnseal
 from flywheel.accounts.notices.outside_messages import mail_of, message_to
 from flywheel.core.network.outside_posts import post
@@ -93,7 +93,10 @@ def _try(row: NoticeDelivery, deadline: float) -> bool:
     claim: whoever was stopped in between sends nothing any more."""
     mine = NoticeDelivery.objects.filter(pk=row.pk, state=State.WAITING, attempts=row.attempts)
     try:
-        (_post if row.target_id else _mail)(row, deadline)
+        if row.target is not None:
+            send_to(row.target, row.notice, deadline)
+        else:
+            _mail(row, deadline)
     except NotSent as why:
         now = timezone.now()
         pause = PAUSES[min(row.attempts, len(PAUSES)) - 1]
@@ -108,11 +111,11 @@ def _try(row: NoticeDelivery, deadline: float) -> bool:
     return True
 
 
-def _post(row: NoticeDelivery, deadline: float) -> None:
-    assert row.target is not None
+def send_to(target: NoticeTarget, notice: Notice, deadline: float) -> None:
+    """Send it there, before `deadline` of `time.monotonic()`. Raises NotSent."""
     try:
-        url, secret = row.target.unseal()
-        message = message_to(row.target, row.notice, secret)
+        url, secret = target.unseal()
+        message = message_to(target, notice, secret)
         status = post(url, message.body, message.headers, deadline=deadline, allowed=settings.NOTICE_NETWORKS)
     except CannotUnseal as error:
         raise NotSent(str(error)) from None

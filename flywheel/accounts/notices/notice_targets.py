@@ -3,6 +3,7 @@
 import base64
 import ipaddress
 import secrets
+import time
 from collections.abc import Collection
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -13,7 +14,8 @@ from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import NoticeDelivery, NoticeEvent, NoticeTarget, Project
+from flywheel.accounts.models import Notice, NoticeDelivery, NoticeEvent, NoticeTarget, Project
+from flywheel.accounts.notices import deliveries
 from flywheel.accounts.notices.notice_writer import TRIED_FOR
 from flywheel.accounts.project_settings.server_addresses import is_host
 from flywheel.core.network.link_local import is_metadata, is_private
@@ -80,13 +82,24 @@ def remove(*, target: NoticeTarget, actor: Actor) -> None:
     target.delete()
 
 
+def try_target(target: NoticeTarget) -> str:
+    """Send a message there now that is no notice, and say why it was not taken; empty where it was."""
+    url = f"/p/{target.project.slug}/notices/"
+    notice = Notice(project=target.project, event="test", subject="test", title="A test message from Flywheel", url=url)
+    try:
+        deliveries.send_to(target, notice, time.monotonic() + deliveries.TIMEOUT_S)
+    except deliveries.NotSent as why:
+        return str(why)
+    return ""
+
+
 @transaction.atomic
-def send_again(*, project: Project, actor: Actor, deliveries: Collection[int] | None = None) -> int:
+def send_again(*, project: Project, actor: Actor, letters: Collection[int] | None = None) -> int:
     """Try these dead letters of the project, or all, for another day; returns how many."""
     now = timezone.now()
     rows = NoticeDelivery.objects.filter(project=project, state=NoticeDelivery.State.DEAD)
-    if deliveries is not None:
-        rows = rows.filter(pk__in=deliveries)
+    if letters is not None:
+        rows = rows.filter(pk__in=letters)
     count = rows.update(state=NoticeDelivery.State.WAITING, attempts=0, due_at=now, give_up_at=now + TRIED_FOR)
     if count:
         actor.record(project=project, action="accounts.send_notices_again", subject=f"{count} notices")

@@ -37,6 +37,17 @@ def notice_settings(request: PageRequest) -> HttpResponse:
 
 @require_POST
 @requires(Permission.ADMIN)
+def try_notice_target(request: PageRequest, pk: int) -> HttpResponse:
+    target = get_object_or_404(NoticeTarget, pk=pk, project=request.project)
+    if problem := notice_targets.try_target(target):
+        messages.error(request, f"{target.name} did not take the test message: {problem}")
+    else:
+        messages.success(request, f"{target.name} took the test message.")
+    return redirect("settings:notices", project=request.project.slug)
+
+
+@require_POST
+@requires(Permission.ADMIN)
 def remove_notice_target(request: PageRequest, pk: int) -> HttpResponse:
     target = get_object_or_404(NoticeTarget, pk=pk, project=request.project)
     notice_targets.remove(target=target, actor=request.actor)
@@ -50,7 +61,7 @@ def send_notices_again(request: PageRequest) -> HttpResponse:
     """Try one dead letter again, or all of them."""
     one = key(request.POST.get("delivery", ""))
     count = notice_targets.send_again(
-        project=request.project, actor=request.actor, deliveries=None if one is None else [one]
+        project=request.project, actor=request.actor, letters=None if one is None else [one]
     )
     messages.success(request, f"{count} notice{'' if count == 1 else 's'} will be sent again.")
     return redirect("settings:notices", project=request.project.slug)

@@ -20,6 +20,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("prices/hour/", price_views.set_device_hour, name="set_device_hour"),
     path("prices/<int:pk>/remove/", price_views.end_price, name="end_price"),
     path("notices/", notice_settings.notice_settings, name="notices"),
+    path("notices/<int:pk>/try/", notice_settings.try_notice_target, name="try_notice_target"),
     path("notices/<int:pk>/remove/", notice_settings.remove_notice_target, name="remove_notice_target"),
     path("notices/again/", notice_settings.send_notices_again, name="send_notices_again"),
     path("redaction/", redaction.policy, name="redaction"),

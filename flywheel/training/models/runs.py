@@ -106,9 +106,7 @@ class TrainingRun(Job):
         return f"r-{self.pk}"
 
     def when_over(self, state: State) -> None:
-        """Whoever launched it is told, unless they or somebody else cancelled it."""
-        if state == State.CANCELLED:
-            return
+        """Whoever launched it is told."""
         notify(
             project=self.project,
             event=NoticeEvent.RUN_FAILED if state == State.FAILED else NoticeEvent.RUN_ENDED,

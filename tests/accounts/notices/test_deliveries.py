@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.core import mail
+from django.urls import reverse
 from django.utils import timezone
 from standardwebhooks import Webhook, WebhookVerificationError
 
@@ -142,7 +143,7 @@ def test_after_a_day_it_waits_for_a_person_and_the_next_one_is_tried(cast: Cast,
     assert server.titles == ["one", "two"]
     (dead,) = notice_targets.dead_letters(cast.project)
     assert (dead.notice.title, dead.error) == ("one", "the server answered 500")
-    assert notice_targets.send_again(project=cast.project, actor=Actor(cast.admin), deliveries=[dead.pk]) == 1
+    assert notice_targets.send_again(project=cast.project, actor=Actor(cast.admin), letters=[dead.pk]) == 1
     assert notice_targets.send_again(project=cast.project, actor=Actor(cast.admin)) == 0
     deliver()
     assert server.titles == ["one", "two", "one"]
@@ -258,6 +259,24 @@ def test_a_sender_that_wakes_up_after_its_time_sends_nothing(cast: Cast, server:
     assert row is not None
     assert not deliveries._try(row, time.monotonic() - 1)
     assert server.received == []
+
+
+def test_a_target_is_tried_at_once_and_says_what_is_wrong(
+    cast: Cast, server: Listener, put: Any, client: Any, key: Any, sign_in: Any
+) -> None:
+    done = put(server.url)
+
+    def click() -> str:
+        page = reverse("settings:try_notice_target", args=["acme", done.target.pk])
+        return str(sign_in(cast.admin).post(page, follow=True).content.decode())
+
+    assert "ops took the test message." in click()
+    assert Webhook(done.secret).verify(server.received[0].body, server.received[0].headers)["type"] == "test"
+    server.behave = lambda handler: answer(handler, 404)
+    assert "ops did not take the test message: the server answered 404" in click()
+    tried = client.post("/api/v1/notice-targets/ops/try", headers=key("admin")).json()
+    assert tried == {"works": False, "words": "the server answered 404"}
+    assert not Notice.objects.exists()
 
 
 # E-mail
