@@ -77,6 +77,7 @@ class NoticeTargetOut(Schema):
 
 class NoticeTargetIn(Body):
     kind: NoticeTarget.Kind
+    """`slack` or `webhook`; it cannot be changed later."""
     url: str = ""
     """The address, which is stored encrypted and cannot be read again; empty to keep that of an existing target."""
     events: list[NoticeEvent]

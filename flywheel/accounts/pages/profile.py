@@ -52,8 +52,8 @@ def profile(request: HttpRequest) -> HttpResponse:
     return render(request, "accounts/profile.html", _profile(user, form), status=422 if form.errors else 200)
 
 
-@require_POST
 @signed_in
+@require_POST
 def mailed_notices(request: HttpRequest) -> HttpResponse:
     """Whether one's notices also come by e-mail, and where to."""
     user = _person(request)
