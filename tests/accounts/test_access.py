@@ -101,7 +101,7 @@ PAGES = {
         failures:label failures:undo failures:correction failures:add_to_queue
         failures:take failures:decide failures:decline failures:skip failures:requeue failures:hold failures:take_back
         failures:reopen
-        failures:steer_bucket failures:close_bucket failures:reopen_bucket
+        failures:steer_bucket failures:close_bucket failures:reopen_bucket failures:answer_recurrence
         failures:start_clustering failures:cancel_clustering failures:resume_clustering failures:delete_clustering
         failures:merge_clusters failures:name_cluster failures:move_members failures:take_apart failures:send_cluster
         failures:label_cluster
@@ -198,7 +198,7 @@ CALLS = {
         comment edit_comment delete_comment
         label_trajectory undo_label add_to_queue take_queue_item hold_queue_item release_queue_item review_queue_item
         decline_queue_item undo_queue_review reopen_queue_item
-        steer_bucket close_bucket reopen_bucket
+        steer_bucket close_bucket reopen_bucket answer_recurrence
         cluster_failures cancel_clustering resume_clustering delete_clustering merge_clusters name_cluster
         move_cluster_members take_cluster_apart label_cluster
     """,

@@ -62,6 +62,7 @@ SAME = {
     "failures:steer_bucket": "steer_bucket",
     "failures:close_bucket": "close_bucket",
     "failures:reopen_bucket": "reopen_bucket",
+    "failures:answer_recurrence": "answer_recurrence",
     "failures:detectors": "list_detectors",
     "failures:detector": "get_detector",
     "failures:switch_detector": "set_detector",

@@ -18,12 +18,15 @@ from typing import Any, Final
 
 from django.db import connection, transaction
 from django.db.models import Count, Q
+from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Project
+from flywheel.accounts.models import NoticeEvent, Project
+from flywheel.accounts.notices import notify
 from flywheel.agents.models import Agent, SplitUnit
 from flywheel.core.detectors import DETECTORS
+from flywheel.core.detectors.standard_buckets import name_of
 from flywheel.core.digests import digest
 from flywheel.core.evidence.gate import decision
 from flywheel.core.evidence.ramp.ramp_plan import BUCKET, MOST_BUCKETS
@@ -31,6 +34,7 @@ from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch,
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_lifecycle
+from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import DetectorSetting, Recurrence
 from flywheel.promotions import live_version
 from flywheel.promotions.models import Promotion, Watch, WatchedSession
@@ -251,6 +255,16 @@ def _reopen(watch: Watch, signal: str) -> None:
         trajectories=list(dict.fromkeys(showing.values_list("pk", flat=True)[:SHOWN])),
     )
     bucket_lifecycle.reopen_by_watch(recurrence)
+    project = watch.agent.project
+    notify(
+        project=project,
+        event=NoticeEvent.RECURRENCE,
+        subject=f"bucket {key}",
+        title=f"{name_of(key, every(project)).capitalize()} is back with {recurrence.version}",
+        text=f"Claimed in at most {percent(recurrence.claim)} of the sessions, found in {percent(recurrence.failed)} of "
+        "the last ones.",
+        url=reverse("failures:bucket", args=[project.slug, key]),
+    )
     watch.broken[signal]["did"] = "reopened"
     watch.save(update_fields=["broken"])
 

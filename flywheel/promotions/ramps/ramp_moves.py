@@ -12,11 +12,15 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F
 from django.db.models.functions import Now
+from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import NoticeEvent
+from flywheel.accounts.notices import notify
 from flywheel.agents.models import Agent, Split
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE, Plan
+from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions import live_version
@@ -26,6 +30,12 @@ LEASE = timedelta(seconds=10)
 """For so long after the judge's last look the candidate is sent sessions."""
 MOVED = "the ramp changed while you decided; look at the page again"
 State = Ramp.State
+_NOTICES = {
+    State.RUNNING: (NoticeEvent.RAMP_STAGE, "{version} answers {share} of the sessions"),
+    State.HOLDING: (NoticeEvent.RAMP_HELD, "The release of {version} is on hold"),
+    State.TAKEN_BACK: (NoticeEvent.RAMP_TAKEN_BACK, "{version} was taken back"),
+    State.FINISHED: (NoticeEvent.RAMP_FINISHED, "{version} is live for everybody"),
+}
 _OVER = {State.TAKEN_BACK: Candidate.State.TAKEN_BACK, State.STOPPED: Candidate.State.STOPPED}
 
 
@@ -213,4 +223,19 @@ def _move(
         stage=ramp.stage,
         share=share,
     )
+    _tell(ramp, share, reason.strip())
     return ramp
+
+
+def _tell(ramp: Ramp, share: int, reason: str) -> None:
+    event, title = _NOTICES.get(State(ramp.state), (None, ""))
+    if event is not None:
+        project = ramp.agent.project
+        notify(
+            project=project,
+            event=event,
+            subject=str(ramp),
+            title=title.format(version=ramp.candidate.version, share=percent(share / WHOLE)),
+            text=reason,
+            url=reverse("promotions:ramp", args=[project.slug, ramp.pk]),
+        )
