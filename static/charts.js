@@ -4,11 +4,12 @@
 //
 //   kind      "line" | "band" | "bar" | "forest" | "histogram"
 //   title     what is shown; key: what stays the same chart after an htmx swap (the zoom is kept)
-//   x, y      {title, unit}
+//   x, y      {title, unit}; y may have a range, and log for a logarithmic scale
 //   series    [{name, role: "baseline" | "candidate" | "plain", tone?: "ok" | "warn" | "bad",
 //               x: [], y: [], low?: [], high?: [], links?: [], margin?: []}]       at most six are drawn; null is a gap
 //             forest: x = differences, y = names, margin = the margin of each row; histogram: x = raw values
-//   marks     [{x, label}]   moments worth a line; baseline: number, a dashed line; links: those of the first series
+//   marks     [{x, label}]   moments worth a line; links: those of the first series
+//   baseline  number, a dashed line; baseline_label: its name in place of "baseline" and the number
 //   stack     bars on top of each other; height: "short" | "tall"; note: a word beside the title
 //
 // Plotly reads some HTML in labels, and agents write labels: every text passes `plain` first.
@@ -220,6 +221,7 @@
 
   function layoutOf(spec, theme) {
     const forest = spec.kind === "forest";
+    const scaled = (value) => (spec.y?.log ? Math.log10(value) : value); // where Plotly wants exponents
     const xs = spec.series.flatMap((series) => series.x);
     const dashed = { color: theme.base, width: 1.25, dash: "dash" };
     const upright = (x, line) => ({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line, layer: "below" });
@@ -228,10 +230,10 @@
     if (forest) shapes.push(upright(spec.baseline ?? 0, dashed));
     else if (isNumber(spec.baseline)) {
       shapes.push({ type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: spec.baseline, y1: spec.baseline, line: dashed });
-      annotations.push({ x: 1, xref: "paper", xanchor: "right", y: spec.baseline, yanchor: "bottom", text: `baseline ${write(spec.baseline)}`, showarrow: false, bgcolor: faded(theme["bg-card"], 0.8), font: { size: 10, color: theme.base } });
+      annotations.push({ x: 1, xref: "paper", xanchor: "right", y: scaled(spec.baseline), yanchor: "bottom", text: plain(spec.baseline_label || `baseline ${write(spec.baseline)}`), showarrow: false, bgcolor: faded(theme["bg-card"], 0.8), font: { size: 10, color: theme.base } });
     }
     const xType = forest ? "linear" : axisType(xs);
-    const scale = spec.y?.range ? { range: spec.y.range } : spec.kind === "bar" ? { rangemode: "tozero" } : {};
+    const scale = spec.y?.range ? { range: spec.y.range.map(scaled), ...(spec.y.log ? { dtick: 1, exponentformat: "none" } : {}) } : spec.kind === "bar" ? { rangemode: "tozero" } : {};
     return {
       autosize: true,
       margin: { l: 8, r: 12, t: annotations.length ? 18 : 8, b: 8, pad: 0 },
@@ -249,7 +251,7 @@
       annotations,
       modebar: { bgcolor: "rgba(0, 0, 0, 0)", color: theme["text-2"], activecolor: theme.accent },
       xaxis: axis(theme, spec.x, xType, { spikecolor: theme["line-strong"], spikethickness: 1, spikedash: "dot", showgrid: forest || xType !== "category", ...(xType === "category" ? { nticks: 0 } : xType === "date" ? aroundOneDay(xs) : {}) }),
-      yaxis: forest ? axis(theme, spec.y, "category", { autorange: "reversed", showgrid: false, nticks: 0, showline: false }) : axis(theme, spec.y, "linear", scale),
+      yaxis: forest ? axis(theme, spec.y, "category", { autorange: "reversed", showgrid: false, nticks: 0, showline: false }) : axis(theme, spec.y, spec.y?.log ? "log" : "linear", scale),
     };
   }
 

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.promotions.pages import promotions, suites
+from flywheel.promotions.pages import promotions, ramps, suites
 
 app_name = "promotions"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -9,10 +9,15 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("policy/", promotions.policy, name="policy"),
     path("candidates/<int:pk>/", promotions.candidate, name="candidate"),
     path("candidates/<int:pk>/approve/", promotions.approve, name="approve"),
+    path("candidates/<int:pk>/plan/", promotions.plan, name="plan"),
     path("candidates/<int:pk>/reject/", promotions.decline, name="reject"),
     path("candidates/<int:pk>/harmless/", promotions.harmless, name="harmless"),
     path("candidates/<int:pk>/sealed/", promotions.final, name="final"),
     path("candidates/<int:pk>/sealed/open/", promotions.open_sealed, name="open_sealed"),
+    path("ramps/", ramps.index, name="ramps"),
+    path("ramps/<int:ramp>/", ramps.ramp, name="ramp"),
+    path("ramps/<int:ramp>/live/", ramps.live, name="ramp_live"),
+    path("ramps/<int:ramp>/<slug:move>/", ramps.move, name="move_ramp"),
     path("lineage/<str:trace_id>/", promotions.lineage, name="lineage"),
     path("agents/<slug:agent>/roll-back/", promotions.roll_back, name="roll_back"),
     path("agents/<slug:agent>/moves/<int:generation>/reason/", promotions.say_why, name="say_why"),

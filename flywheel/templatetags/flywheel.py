@@ -17,6 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from flywheel.core.detectors.standard_buckets import detector_named, name_of
+from flywheel.core.evidence.ramp.ramp_plan import share_words
 from flywheel.core.text.glossary import TERMS
 from flywheel.core.verifiers import CAUSES
 from flywheel.templatetags import numbers, pictures, texts
@@ -83,6 +84,7 @@ def state(value: Any, label: str = "") -> SafeString:
 
 
 register.filter("detector_named", detector_named)
+register.filter("share_words", share_words)
 register.filter("bucket_name", name_of)
 """A bucket's key in running text: `wrong tool`. `known_buckets`, the project's, is on every page."""
 
@@ -138,13 +140,18 @@ _OUTCOMES = {
 }
 _OK, _BAD, _WARN, _BUSY, _OFF = ("ok", "✓"), ("bad", "✕"), ("warn", "!"), ("busy", "◐"), ("", "○")
 _STATES = {
-    **dict.fromkeys(("done", "succeeded", "completed", "green", "confirmed", "approved", "eligible", "fixed"), _OK),
+    **dict.fromkeys(
+        ("done", "succeeded", "completed", "finished", "green", "confirmed", "approved", "eligible", "fixed"), _OK
+    ),
     **dict.fromkeys(("success", "passed", "resolved", "healthy"), _OK),
     "live": ("base", "●"),
     "promoted": ("base", "●"),
-    **dict.fromkeys(("failed", "error", "red", "regressed", "broken", "lost", "rejected"), _BAD),
+    **dict.fromkeys(("failed", "error", "red", "regressed", "broken", "lost", "rejected", "taken_back"), _BAD),
     **dict.fromkeys(("not_shown", "reopened", "quarantined", "stale", "cancelling", "warning", "invalid"), _WARN),
-    **dict.fromkeys(("running", "claimed", "in_progress", "waiting", "pending", "in_review", "fixing"), _BUSY),
+    **dict.fromkeys(("holding", "stopped"), _WARN),
+    **dict.fromkeys(
+        ("running", "claimed", "in_progress", "waiting", "pending", "in_review", "fixing", "ramping"), _BUSY
+    ),
     "open": ("warn", "○"),
     **dict.fromkeys(("queued", "new", "draft", "cancelled", "closed", "muted", "retired", "proposed"), _OFF),
     "train": ("", "□"),

@@ -21,7 +21,8 @@ from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, ModelPrice, NoticeEvent, Permission, Role, Scope, User
 from flywheel.accounts.notices import notify
-from flywheel.agents.models import Artifact, HubVersion, RewardModel
+from flywheel.agents.models import Artifact, HubVersion, RewardModel, SplitUnit
+from flywheel.core.evidence.ramp.ramp_plan import Plan
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Generation, Proving, RewardRecipe, Trial, WorldTrial
 from flywheel.environments.playground.episode_moves import start as start_play
@@ -29,7 +30,9 @@ from flywheel.environments.task_sets.suite_definitions import put as put_suite
 from flywheel.evals.models import EvalRun, Rescore, Result, RewardAudit
 from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
-from flywheel.promotions.models import Candidate
+from flywheel.promotions.models import Candidate, Ramp
+from flywheel.promotions.ramps.ramp_moves import begin as begin_ramp
+from flywheel.promotions.ramps.ramp_moves import start as start_ramp
 from flywheel.server.api import api
 from flywheel.training.models import (
     Dataset,
@@ -93,7 +96,7 @@ PAGES = {
         training:live training:rollouts training:fixes training:fix_trial training:fix_trial_live
         training:searches training:search training:search_live training:proposal
         promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
-        promotions:suites_beside
+        promotions:suites_beside promotions:ramps promotions:ramp promotions:ramp_live
     """,
     Permission.REVIEW: """
         evals:judge_output evals:undo_judgement evals:finish_reward_audit
@@ -144,6 +147,7 @@ PAGES = {
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix
     """,
     Permission.APPROVE: """
+        promotions:plan promotions:move_ramp
         promotions:approve promotions:reject promotions:open_sealed promotions:roll_back promotions:first
         promotions:say_why
         promotions:harmless evals:override_reward_audit
@@ -191,6 +195,7 @@ CALLS = {
         get_token_preview list_pipelines get_pipeline
         list_candidates get_candidate list_never_events list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
+        propose_ramp_plan get_ramp list_agent_ramps
     """,
     Scope.REVIEW: """
         judge_audited_output undo_audit_judgement finish_reward_audit
@@ -227,6 +232,7 @@ CALLS = {
         propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: """
+        begin_ramp hold_ramp go_on_with_ramp advance_ramp stop_ramp take_ramp_back finish_ramp
         approve_candidate reject_candidate call_attempt_harmless open_sealed roll_back give_reason override_reward_audit
     """,
     Scope.ADMIN: """
@@ -423,6 +429,39 @@ def rollout(run: EvalRun) -> Result:
     return Result.objects.create(run=collected, task=task, sample=0, seed=0, score=1.0, success=True)
 
 
+def ramp_of(build: Build, cast: Cast, candidate: Candidate) -> Ramp:
+    """One that runs, with a session in each arm and one that both versions answered. The candidate waits as before."""
+    ramp = begin_ramp(
+        candidate=candidate,
+        plan=Plan(quiet_s=60),
+        actor=Actor(cast.approver),
+        reason="by steps",
+        generation=candidate.agent.generation,
+        override=True,
+    )
+    start_ramp(ramp=ramp)
+    Candidate.objects.filter(pk=candidate.pk).update(state=Candidate.State.WAITING)
+    for number, (is_candidate, part) in enumerate(((True, 1.0), (False, 0.0)), 1):
+        row = build.trajectory(session_id=f"met {number}", agent=candidate.agent)
+        SplitUnit.objects.create(
+            split=ramp.split,
+            kind=SplitUnit.Kind.SESSION,
+            name=row.session_id,
+            trace_id=row.trace_id,
+            is_candidate=is_candidate,
+            share=500,
+            number=number,
+            frozen_at=row.started_at,
+            parts={"failed": part},
+            wealth={"failed": 2.0 / number},
+            trajectories=100,
+        )
+    SplitUnit.objects.create(
+        split=ramp.split, kind=SplitUnit.Kind.TRACE, name="met 3", is_candidate=True, share=500, mixed="two_versions"
+    )
+    return ramp
+
+
 @pytest.fixture
 def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     everyone = User.objects.create_user(username="everyone")
@@ -549,6 +588,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         created_by=cast.trainer,
     )
     notify(project=cast.project, event=NoticeEvent.MENTION, subject="trajectory", title="hm", to=[everyone])
+    ramp = ramp_of(build, cast, candidate)
     values: dict[tuple[str, str], Any] = {
         ("notices", "pk"): everyone.inbox.get().pk,
         ("agents", "name"): candidate.agent.name,
@@ -635,6 +675,9 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("promotions", "baseline"): candidate.baseline_eval_id,
         ("agents", "suite"): suite.name,
         ("promotions", "number"): candidate.version.number,
+        ("promotions", "ramp"): ramp.pk,
+        ("promotions", "move"): "hold",
+        ("ramps", "pk"): ramp.pk,
         ("settings", "pk"): api_key.pk,
         ("prices", "price"): price.pk,
         ("keys", "public"): api_key.public,

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.pages.downloads import downloads_of
 from flywheel.agents.pages.forms import AgentForm, VersionForm
 from flywheel.agents.pages.program_snippets import snippet_of
@@ -65,6 +65,7 @@ def agent(request: PageRequest, name: str) -> HttpResponse:
         "agents/agent.html",
         {
             "agent": found,
+            "split": _split(found),
             "versions": [
                 {"version": one, "eval": evals.get(one.pk)} for one in versions.order_by("-number")[:VERSIONS]
             ],
@@ -96,6 +97,7 @@ def version(request: PageRequest, name: str, number: int) -> HttpResponse:
             "agent": found.agent,
             **downloads_of(found),
             "is_live": found.agent.live_id == found.pk,
+            "split": split if (split := _split(found.agent)) and split.candidate_id == found.pk else None,
             "changes": changes(found.parent, found) if found.parent else [],
             "made_by": found.produced_by.first() or next((each.run for each in found.checkpoint_versions.all()), None),
             "draft": found.fix_drafts.select_related("trial").first(),
@@ -210,3 +212,8 @@ def _newest_evals(agents: Sequence[Agent]) -> dict[int, Any]:
     )
     chosen = {version: newest[version, place] for version, place in common_last}
     return {run.version_id: run for run in runs.filter(pk__in=chosen.values()).select_related("task_set")}
+
+
+def _split(agent: Agent) -> Split | None:
+    """The split of its sessions between two versions, with its ramp, while there is one."""
+    return agent.splits.filter(closed_at=None).select_related("candidate", "ramp").first()

@@ -6,6 +6,7 @@ Definitions are one or two short sentences for a product person; the formulas ar
 from typing import Final
 
 TERMS: Final[dict[str, str]] = {
+    "arm": "The sessions that one version answers in a ramp: the live one or the candidate.",
     "AWR": "Training on recorded attempts: the better one scored, the more it is imitated.",
     "baseline": "The version that a candidate is compared with, usually the live one.",
     "candidate": "A version put forward to go live, with its comparison against the live version.",
@@ -31,6 +32,7 @@ TERMS: Final[dict[str, str]] = {
     "pipeline": "Training in stages, such as prompt, SFT, GRPO, each from the version that the one before made.",
     "power": "How likely a real improvement of some size is shown with these tasks.",
     "proved": "The verifier was tried on this task: it fails what is wrong, cheats too, and passes what is right.",
+    "ramp": "A release by steps: the candidate answers a growing share of the sessions, beside the live version.",
     "regression suite": "A set of tasks that every candidate must keep passing.",
     "reward audit": "People judge outputs without seeing the verifier's score, to see how often it is wrong.",
     "rollout": "One attempt of a version at a task.",
@@ -40,10 +42,12 @@ TERMS: Final[dict[str, str]] = {
     "side effect": "A change that nobody asked for.",
     "source": "Where tasks come from, such as one customer. All tasks of a source are in one split.",
     "split": "What a task is used for: training, held-out or sealed.",
+    "stage": "A step of a ramp: a share of the sessions, for a least time and number of sessions.",
     "task": "A test made from a failure or a success: a request, what is wanted, and a verifier.",
     "teacher": "A better version, whose judgement of each token another version learns.",
     "unscored": "There is no score, with a reason. It is not zero, and means leave it out.",
     "verifier": "What scores an attempt: code, a rubric, or a judge model.",
+    "wealth": "Evidence from bets on each session. It rarely grows by chance: beyond 100 in 1% of ramps at most.",
     "zero-variance group": "Attempts at one task that all score the same. Reinforcement learns nothing from them.",
     "κ": "Agreement of two reviewers beyond chance: 1 is perfect, 0 is what guessing would give.",
 }

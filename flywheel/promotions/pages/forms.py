@@ -10,11 +10,30 @@ from flywheel.core.evidence.gate.decision import LIMITS, Limit, Policy
 class DecisionForm(forms.Form):
     """Approve or reject a candidate."""
 
+    ONCE, STEPS = "once", "steps"
+
     generation = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
+    how = forms.ChoiceField(
+        choices=[(ONCE, "At once, for all sessions"), (STEPS, "By steps")],
+        required=False,
+        widget=forms.RadioSelect,
+        label="Release",
+    )
+    again = forms.IntegerField(required=False, min_value=1)
+    """The last ramp of the version, ticked where that was taken back or stopped."""
     reason = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 2, "maxlength": 2000}), max_length=2000, help_text="Recorded permanently."
     )
     override = forms.BooleanField(required=False, label="Override the gate (will be flagged)")
+
+    @property
+    def is_by_steps(self) -> bool:
+        return bool(self["how"].value() == self.STEPS)
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        """The cleaned fields that both ways of approving take."""
+        return {name: value for name, value in self.cleaned_data.items() if name != "how"}
 
 
 class RollBackForm(forms.Form):

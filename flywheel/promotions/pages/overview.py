@@ -21,7 +21,8 @@ from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Task
 from flywheel.evals.models import RewardAudit
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.models import Candidate, Promotion, Ramp
+from flywheel.promotions.pages.ramp_context import open_ramps
 from flywheel.promotions.pages.wheel_turn import DOERS, turn_of
 from flywheel.promotions.suite_standings import live_results
 from flywheel.training.models import TrainingRun
@@ -57,6 +58,7 @@ WAITING: dict[str, tuple[str, str, str, Permission | None]] = {
         Permission.BUILD,
     ),
     "runs": ("training run that failed", "training runs that failed", "training:index", Permission.TRAIN),
+    "ramps": ("ramp on hold", "ramps on hold", "promotions:ramps", Permission.APPROVE),
     "candidates": ("candidate to decide", "candidates to decide", "promotions:index", Permission.APPROVE),
 }
 """One of what waits, several, the page where it is decided, and who may; None is whoever looks."""
@@ -89,11 +91,20 @@ def live(project: Project, since: datetime) -> list[dict[str, Any]]:
     found = []
     agents = Agent.objects.filter(project=project).select_related("live__agent").order_by("name")
     results = live_results(agents)
+    ramps = {ramp.agent_id: ramp for ramp in open_ramps(project)}
     for agent in sorted(agents, key=lambda each: each.live is None):
         move = agent.promotions.order_by("-generation").first()
         rows = Trajectory.objects.filter(project=project, version=agent.live, started_at__gte=since)
         success = success_of(rows.exclude(source__in=Source.ATTEMPTS)) if agent.live else None
-        found.append({"agent": agent, "since": move, "success": success, "suites": results[agent.pk]})
+        found.append(
+            {
+                "agent": agent,
+                "since": move,
+                "success": success,
+                "suites": results[agent.pk],
+                "ramp": ramps.get(agent.pk),
+            }
+        )
     return found
 
 
@@ -177,6 +188,7 @@ def waiting_counts(project: Project, user: User) -> dict[str, int]:
         "audits": RewardAudit.objects.filter(project=project, finished_at=None).count(),
         "quarantine": Quarantined.objects.filter(project=project, state=Quarantined.State.OPEN).count(),
         "runs": TrainingRun.objects.filter(project=project, state=State.FAILED).count(),
+        "ramps": Ramp.objects.filter(agent__project=project, state=Ramp.State.HOLDING).count(),
         "candidates": Candidate.objects.filter(project=project, state=Candidate.State.WAITING).count(),
     }
 

@@ -27,16 +27,23 @@ from flywheel.promotions.gate_policy import (
     with_planned_margins,
 )
 from flywheel.promotions.lineage import lineage_of
-from flywheel.promotions.live_version import give_reason, make_first, promote, reject
+from flywheel.promotions.live_version import give_reason, last_ramp, make_first, promote, reject
 from flywheel.promotions.live_version import roll_back as roll_back_to
-from flywheel.promotions.models import Candidate, Policy, Promotion
+from flywheel.promotions.models import Candidate, Policy, Promotion, Ramp
 from flywheel.promotions.never_events import call_harmless
 from flywheel.promotions.pages import summaries
 from flywheel.promotions.pages.forms import DecisionForm, PolicyForm, RollBackForm
+from flywheel.promotions.pages.ramp_context import earlier_ramp, open_ramps, ramps_of
+from flywheel.promotions.pages.ramp_forms import CELLS, PlanForm
+from flywheel.promotions.ramps.ramp_moves import begin
+from flywheel.promotions.ramps.ramp_proposals import live_traffic, proposed_plan
 from flywheel.trajectories.models import Trajectory
 
 LOG_SHOWN = 50
+RAMPS_SHOWN = 5
 REASON_MOST = 2000
+UNDECIDED = (Candidate.State.WAITING, Candidate.State.TAKEN_BACK, Candidate.State.STOPPED)
+"""A candidate whose ramp was taken back or stopped can be approved again, by naming that ramp."""
 
 
 @require_GET
@@ -50,6 +57,8 @@ def index(request: PageRequest) -> HttpResponse:
     context = {
         "waiting": candidates.filter(state=Candidate.State.WAITING),
         "page": page,
+        "running": open_ramps(request.project),
+        "ramps": ramps_of(request.project).exclude(state__in=Ramp.OPEN)[:RAMPS_SHOWN],
         "agents": summaries.live_agents(request.project),
         "log": summaries.promotion_log(request.project, LOG_SHOWN),
     }
@@ -74,9 +83,28 @@ def final(request: PageRequest, pk: int) -> HttpResponse:
         return HttpResponse()
     context: dict[str, Any] = {"candidate": row, "final": final}
     if final["state"] != "unfinished":  # what it decides is shown anew beside it, and what is typed there stays
-        form = DecisionForm(initial={"generation": row.agent.generation})
-        context = {**context, **_decision_context(request, row, form), "is_polled": True}
+        context = {**context, **_decision_context(request, row, _decision_form(request, row)), "is_polled": True}
     return render(request, "promotions/_final.html", context)
+
+
+@require_GET
+@requires(Permission.APPROVE)
+def plan(request: PageRequest, pk: int) -> HttpResponse:
+    """Fragment: the plan of a release by steps as it is filled in; with `rows` its stages alone have changed."""
+    row = _candidate(request, pk)
+    form = _decision_form(request, row)
+    data = request.GET.copy()
+    if "add" in data:
+        for cell, value in zip(CELLS, ("", "100", "60"), strict=True):
+            data.appendlist(cell, value)
+    elif (gone := number(data.get("remove", ""))) is not None:
+        for cell in CELLS:
+            data.setlist(cell, [value for at, value in enumerate(data.getlist(cell)) if at != gone])
+    plan_form = _plan_form(row, data if "rows" in data else None) if form.is_by_steps else None
+    context: dict[str, Any] = {"candidate": row, "form": form, "plan_form": plan_form}
+    if "rows" not in data:  # what the button says follows the choice
+        context = {**_decision_context(request, row, form), **context, "is_polled": True}
+    return render(request, "promotions/_plan.html", context)
 
 
 @require_POST
@@ -92,14 +120,20 @@ def open_sealed(request: PageRequest, pk: int) -> HttpResponse:
 def approve(request: PageRequest, pk: int) -> HttpResponse:
     row = _candidate(request, pk)
     form = DecisionForm(request.POST)
-    if form.is_valid():
+    plan_form = _plan_form(row, request.POST) if form.is_by_steps else None
+    plan = plan_form.plan() if plan_form else None
+    if form.is_valid() and (plan is not None) == form.is_by_steps:
         with refusal_shown(form):
-            promotion = promote(candidate=row, actor=request.actor, **form.cleaned_data)
+            if plan is not None:
+                ramp = begin(candidate=row, plan=plan, actor=request.actor, **form.decision)
+                messages.success(request, f"Approved. {row.version} is released by steps.")
+                return redirect("promotions:ramp", request.project.slug, ramp.pk)
+            promotion = promote(candidate=row, actor=request.actor, **form.decision)
             messages.success(
                 request, f"{promotion.after} is now live. Roll back to {row.baseline} any time from this page."
             )
             return redirect("promotions:index", request.project.slug)
-    return _show(request, _candidate(request, pk), form, status=422)
+    return _show(request, _candidate(request, pk), form, status=422, plan_form=plan_form)
 
 
 @require_POST
@@ -231,13 +265,27 @@ def _candidate(request: PageRequest, pk: int) -> Candidate:
     return get_object_or_404(rows, pk=pk)
 
 
-def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int = 200) -> HttpResponse:
-    if form.errors:  # said at the very end of a long page, which the focus brings into view
+def _decision_form(request: PageRequest, row: Candidate) -> DecisionForm:
+    """The form as far as it was filled in where a fragment is asked for."""
+    filled = {"how": request.GET.get("how", ""), "override": "override" in request.GET}
+    return DecisionForm(initial={"generation": row.agent.generation, **filled})
+
+
+def _plan_form(row: Candidate, data: Any = None) -> PlanForm:
+    traffic = live_traffic(row.baseline)
+    return PlanForm(proposed_plan(row, traffic), row.project, traffic, data)
+
+
+def _show(
+    request: PageRequest, row: Candidate, form: DecisionForm, status: int = 200, plan_form: PlanForm | None = None
+) -> HttpResponse:
+    if form.errors and not plan_form:  # said at the very end of a long page, which the focus brings into view
         form.fields["reason"].widget.attrs["autofocus"] = True
     for each in (row.version_eval, row.baseline_eval):
         note_look(each, request.actor)
     promotion = Promotion.objects.filter(candidate=row).select_related("approved_by").first()
     context = {**_decision_context(request, row, form), "candidate": row, "promotion": promotion}
+    context |= {"plan_form": plan_form, "ramp": row.ramps.select_related("split").first()}
     return render(request, "promotions/candidate.html", context, status=status)
 
 
@@ -252,7 +300,8 @@ def _decision_context(request: PageRequest, row: Candidate, form: DecisionForm) 
         barred = "You launched this candidate's run, so another approver must decide."
         if not Membership.objects.filter(project=request.project).exclude(user=request.actor.user).exists():
             barred += " You are the only member: add one under Settings."
-    return {**context, "form": form, "barred": barred}
+    earlier = earlier_ramp(row, last_ramp(row)) if row.state in UNDECIDED else None
+    return {**context, "form": form, "barred": barred, "earlier": earlier, "is_undecided": row.state in UNDECIDED}
 
 
 @require_GET

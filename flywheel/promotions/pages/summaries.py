@@ -69,7 +69,8 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
         "final": final,
         "headline": said,
         "is_against": said.tone != "ok",
-        "is_stale": row.state == Candidate.State.WAITING and row.agent.live_id != row.baseline_id,
+        "is_stale": row.state not in (Candidate.State.PROMOTED, Candidate.State.REJECTED, Candidate.State.VOID)
+        and row.agent.live_id != row.baseline_id,
     }
 
 

@@ -9,13 +9,18 @@ from django.urls import reverse
 from flywheel.accounts.models import Permission, Project
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Task
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.models import Candidate, Promotion, Ramp
+from flywheel.promotions.pages.ramp_context import open_ramps
+from flywheel.promotions.ramps.ramp_words import standing_words
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Label
 
 AROUND: Final = 360
 """Degrees, of which each stage has an equal part of the ring."""
 GAP: Final = 6
+
+
+RAMPS: Final = "It goes on along its plan, and is taken back if it does harm."
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,18 @@ def _acts(project: Project, counts: Mapping[str, int]) -> Iterable[Act]:
     def at(page: str, *rest: int) -> str:
         return reverse(page, args=[project.slug, *rest])
 
+    ramp = next(iter(open_ramps(project)), None)
+    if ramp is not None:
+        version = ramp.candidate.version
+        held = ramp.state == Ramp.State.HOLDING
+        yield Act(
+            "live",
+            f"Decide on {version}" if held else f"{version}: {standing_words(ramp)}",
+            f"Its ramp is on hold: {ramp.finding['words']}." if held and ramp.finding.get("words") else RAMPS,
+            "Open the ramp",
+            at("promotions:ramp", ramp.pk),
+            Permission.APPROVE if held else Permission.VIEW,
+        )
     waiting = Candidate.objects.filter(project=project, state=Candidate.State.WAITING).select_related("version__agent")
     if (candidate := waiting.first()) is not None:
         verdict = candidate.get_verdict_display()

@@ -133,6 +133,11 @@ def with_buckets(plan: Plan, buckets: Sequence[str]) -> Plan:
     return Plan(**{**{name: getattr(plan, name) for name in Plan.__dataclass_fields__}, "alphas": alphas})
 
 
+def share_words(share: int) -> str:
+    """Write parts of `WHOLE` in percent: `25%`."""
+    return f"{share * 100 / WHOLE:g}%"
+
+
 def _stages(given: Any) -> tuple[Stage, ...]:
     if not isinstance(given, list | tuple) or not all(isinstance(row, dict) for row in given):
         raise FieldError('is a list of {"share", "sessions", "minutes"}', field="stages")
