@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.promotions.pages import promotions, ramps, suites
+from flywheel.promotions.pages import lineage, promotions, ramps, suites
 
 app_name = "promotions"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -18,7 +18,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("ramps/<int:ramp>/", ramps.ramp, name="ramp"),
     path("ramps/<int:ramp>/live/", ramps.live, name="ramp_live"),
     path("ramps/<int:ramp>/<slug:move>/", ramps.move, name="move_ramp"),
-    path("lineage/<str:trace_id>/", promotions.lineage, name="lineage"),
+    path("lineage/<slug:kind>/<str:ref>/", lineage.lineage, name="lineage"),
     path("agents/<slug:agent>/roll-back/", promotions.roll_back, name="roll_back"),
     path("agents/<slug:agent>/moves/<int:generation>/reason/", promotions.say_why, name="say_why"),
     path("agents/<slug:agent>/suites/", suites.of_agent, name="suites"),

@@ -17,10 +17,8 @@ from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import live_version, sealed_comparison
 from flywheel.promotions.api.suites import ToldOut
 from flywheel.promotions.candidacy import propose
-from flywheel.promotions.lineage import Lineage, lineage_of
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.never_events import call_harmless, never_events
-from flywheel.trajectories.models import Trajectory
 
 router = Router(tags=["promotions"])
 
@@ -289,24 +287,3 @@ def _candidates(request: KeyRequest) -> Any:
     return Candidate.objects.filter(project=request.project).select_related(
         "agent", "version__agent", "baseline__agent", "policy", "proposed_by"
     )
-
-
-class OriginOut(Schema):
-    kind: str
-    label: str
-    url: str
-    """Address of its page."""
-    detail: str
-
-
-class LineageOut(Schema):
-    came_from: list[OriginOut]
-    made_of_it: list[OriginOut]
-    """At most 20 of each kind, newest first."""
-
-
-@router.get("/trajectories/{trace_id}/lineage", response=LineageOut, auth=Key(Scope.READ))
-def get_lineage(request: HttpRequest, trace_id: str) -> Lineage:
-    """Return where a trajectory came from and what was made from it: queues, tasks, evals, datasets, runs, versions."""
-    rows = Trajectory.objects.filter(project=keyed(request).project)
-    return lineage_of(get_object_or_404(rows.select_related("project", "version__agent"), trace_id=trace_id))

@@ -26,7 +26,6 @@ from flywheel.promotions.gate_policy import (
     deciding_set,
     with_planned_margins,
 )
-from flywheel.promotions.lineage import lineage_of
 from flywheel.promotions.live_version import give_reason, last_ramp, make_first, promote, reject
 from flywheel.promotions.live_version import roll_back as roll_back_to
 from flywheel.promotions.models import Candidate, Policy, Promotion, Ramp
@@ -37,7 +36,6 @@ from flywheel.promotions.pages.ramp_context import earlier_ramp, open_ramps, ram
 from flywheel.promotions.pages.ramp_forms import CELLS, PlanForm
 from flywheel.promotions.ramps.ramp_moves import begin
 from flywheel.promotions.ramps.ramp_proposals import live_traffic, proposed_plan
-from flywheel.trajectories.models import Trajectory
 
 LOG_SHOWN = 50
 RAMPS_SHOWN = 5
@@ -302,12 +300,3 @@ def _decision_context(request: PageRequest, row: Candidate, form: DecisionForm) 
             barred += " You are the only member: add one under Settings."
     earlier = earlier_ramp(row, last_ramp(row)) if row.state in UNDECIDED else None
     return {**context, "form": form, "barred": barred, "earlier": earlier, "is_undecided": row.state in UNDECIDED}
-
-
-@require_GET
-@requires(Permission.VIEW)
-def lineage(request: PageRequest, trace_id: str) -> HttpResponse:
-    """Fragment of a trajectory's page: where it came from, and what was made of it."""
-    rows = Trajectory.objects.filter(project=request.project).select_related("project", "version__agent")
-    found = lineage_of(get_object_or_404(rows, trace_id=trace_id))
-    return render(request, "promotions/_lineage_of.html", {"lineage": found})

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
+from django.db.models.fields.json import KeyTransform
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
@@ -47,6 +49,12 @@ class Dataset(models.Model):
 
     class Meta:
         ordering = ["-id"]
+        indexes = [
+            # Recipes can be long: who looks for what one names reads none of the others.
+            GinIndex(KeyTransform("from_traces", "recipe"), name="dataset_by_trace"),
+            models.Index(KeyTransform("eval_run", "recipe"), models.F("project"), name="dataset_by_eval"),
+            models.Index(fields=["project"], name="dataset_mixed", condition=models.Q(recipe__has_key="mix")),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["project", "name", "version"], name="dataset_version_once"),
             models.CheckConstraint(

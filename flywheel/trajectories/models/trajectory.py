@@ -12,6 +12,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex, GinIndex
 from django.contrib.postgres.search import SearchVectorField
 from django.db import models
+from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -27,6 +28,8 @@ class Source(models.TextChoices):
 
     ATTEMPTS = nonmember(("rollout", "training"))
     """What policies tried here, in evals and as they learnt: nothing that happened in use."""
+    TRAFFIC = nonmember(("production", "import"))
+    """What happened in use."""
 
 
 class Outcome(models.TextChoices):
@@ -72,7 +75,7 @@ class Trajectory(models.Model):
     """A complete agent episode."""
 
     ANSWERED_BY = "answered_by"
-    """In `claims`: the versions that answered its model calls, as `core.traces.Step.answered_by` has them."""
+    """In `claims`: the versions that answered its model calls, as `core.traces.Step.answered_by` has them, sorted."""
 
     # Foreign keys on the path of ingest have no index of their own where another one begins with them.
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="trajectories", db_index=False)
@@ -201,6 +204,30 @@ class Trajectory(models.Model):
             ),
             models.Index(
                 fields=["version", "-started_at"], name="trajectory_by_version", condition=~models.Q(version=None)
+            ),
+            # The traffic of a version: what the gateway knows it answered, alone or among others (whose names together
+            # may be too long for a B-tree), and what is only reported as its. A row is in one of these, or in none.
+            models.Index(
+                KeyTransform("answered_by", "claims"),
+                models.F("project"),
+                models.F("started_at").desc(),
+                models.F("id").desc(),
+                name="trajectory_answered",
+                condition=models.Q(
+                    claims__has_key="answered_by", claims__answered_by__1__isnull=True, source__in=Source.TRAFFIC
+                ),
+            ),
+            GinIndex(
+                KeyTransform("answered_by", "claims"),
+                name="trajectory_answered_in_part",
+                condition=models.Q(claims__answered_by__1__isnull=False, source__in=Source.TRAFFIC),
+            ),
+            models.Index(
+                fields=["version", "-started_at", "-id"],
+                name="trajectory_reported",
+                condition=models.Q(source__in=Source.TRAFFIC)
+                & ~models.Q(version=None)
+                & ~models.Q(claims__has_key="answered_by"),
             ),
             models.Index(
                 fields=["project", "label", "-started_at"], name="trajectory_labelled", condition=~models.Q(label="")
