@@ -54,8 +54,8 @@ class Level:
         return self.kind.shown(self.those.rows.order_by())
 
     def counted(self) -> Count:
-        if self.those.known is not None:
-            return Count(len(self.those.known), is_more=False)
+        if self.those.few is not None:
+            return Count(len(self.those.few), is_more=False)
         found = self.those.rows.order_by()[: MOST + 1].count()
         return Count(min(found, MOST), found > MOST)
 
@@ -102,7 +102,7 @@ def _go_on(
 ) -> Iterator[Level]:
     """The levels that what was come to of a kind leads to."""
     those, distance = _union([those for _, those in came]), min(steps for steps, _ in came) + 1
-    if those.known == []:
+    if those.few == []:
         return
     for relation, target, way in _ways(direction, name):
         if Reach.FAR in way.reach:
@@ -133,8 +133,8 @@ def _union(several: list[Those]) -> Those:
     first = several[0]
     if len(several) == 1:
         return first
-    if all(each.known is not None for each in several):
-        keys = sorted({key for each in several for key in each.known or ()})
+    if all(each.few is not None for each in several):
+        keys = sorted({key for each in several for key in each.few or ()})
         return Those.of(first.project, first.rows.model, keys)
     return Those(first.project, either(first.rows.model, *(each.rows.values("pk") for each in several)))
 

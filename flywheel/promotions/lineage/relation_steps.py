@@ -51,7 +51,7 @@ class Those:
 
     project: Project
     rows: Rows
-    known: list[int] | None = None
+    few: list[int] | None = None
     """Their keys where they are few, which the planner makes more of than of a subquery."""
     kept: dict[str, Any] = field(default_factory=dict, compare=False)
     """What steps from them have read."""
@@ -63,13 +63,13 @@ class Those:
 
     def by(self, name: str) -> Q:
         """Rows that name one of them so."""
-        return Q(**{f"{name}__in": self.rows.values("pk") if self.known is None else Keys(self.known)})
+        return Q(**{f"{name}__in": self.rows.values("pk") if self.few is None else Keys(self.few)})
 
     def values(self, name: str) -> Rows:
         return self.rows.values(name)
 
     def listed(self) -> list[int]:
-        return list(self.rows.values_list("pk", flat=True)) if self.known is None else self.known
+        return list(self.rows.values_list("pk", flat=True)) if self.few is None else self.few
 
 
 Step = Callable[[Those], Rows]
@@ -207,7 +207,7 @@ def failures_of_tasks(those: Those) -> Rows:
 
 def tasks_of_trajectories(those: Those) -> Rows:
     """Looked up from the tasks where the trajectories are many: a version's traffic has far more of them."""
-    if those.known is not None:
+    if those.few is not None:
         also = _ALSO.objects.filter(those.by("failure__trajectory"))
         return either(Task, Task.objects.filter(those.by("source")).values("pk"), also.values("task"))
     also = _ALSO.objects.filter(task=OuterRef("pk"), failure__trajectory__in=those.rows)
