@@ -150,7 +150,7 @@ def reported(those: Those) -> Rows:
 
 
 def gave(those: Those) -> Rows:
-    """What they answered, or where nobody knows who did, what is reported as theirs."""
+    """Traffic that they answered, or where nobody knows who did, that is reported as theirs."""
     reported = ~_IS_ANSWERED & Q(version__in=those.listed())
     return Trajectory.objects.filter(_TRAFFIC, _any_of(_names(those)) | reported, project=those.project)
 

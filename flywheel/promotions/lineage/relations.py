@@ -19,7 +19,7 @@ from flywheel.trajectories.models import Trajectory
 
 
 class Reach(IntFlag):
-    """How a relation is followed in one direction."""
+    """The way in which a relation is followed in one direction."""
 
     NEAR = 1
     """Shown at the object whose lineage it is."""
