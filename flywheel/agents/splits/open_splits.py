@@ -5,6 +5,7 @@ two seconds. The time that is left is measured by that same clock and then count
 lease counts from when this process first saw it: one that is not renewed runs out, whatever any clock says then.
 """
 
+import functools
 import threading
 import time
 from dataclasses import dataclass
@@ -13,12 +14,10 @@ from typing import Any
 
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Func, OuterRef, Subquery
 
-from flywheel.agents.models import Agent, Split
+from flywheel.agents.models import Agent, Split, Version
 
 LEASE_S = 10.0
 """How long a split holds without its judge."""
-PARTS = ("agent__project", "weights", "adapter")
-"""What a version's name, size and price are made of."""
 IS_OPEN = {"closed_at": None, "share__gt": 0}
 OPEN = Subquery(Split.objects.filter(agent=OuterRef("pk"), **IS_OPEN).values("pk")[:1])
 """Of an agent the split that is open and gives its candidate anything."""
@@ -32,6 +31,10 @@ class OpenSplit:
     """A split that holds until some moment."""
 
     row: Split
+    live_id: int
+    """The agent's live version, which is one of the split's."""
+    served: str
+    """As `Agent.served`."""
     project_id: int
     until: float
     """By `time.monotonic`."""
@@ -49,12 +52,22 @@ _lock = threading.Lock()
 def find(agent: Agent) -> OpenSplit | None:
     """The agent's split with both versions, where it holds and its live version is one of its arms."""
     began = time.monotonic()
-    rows: Any = Split.objects.filter(agent=agent, **IS_OPEN).annotate(left=_LEFT)
-    row = rows.select_related("agent", *(f"{arm}__{part}" for arm in ("live", "candidate") for part in PARTS)).first()
-    if row is None or row.agent.live_id not in (row.live_id, row.candidate_id):
+    rows: Any = Split.objects.filter(agent=agent, **IS_OPEN)
+    row = rows.annotate(left=_LEFT, live_now=F("agent__live"), served_now=F("agent__served")).first()
+    if row is None or row.live_now not in (row.live_id, row.candidate_id):
         return None
-    found = OpenSplit(row, row.agent.project_id, _until(row.pk, row.lease_until, row.left, began))
-    return found if found.is_held else None
+    until = _until(row.pk, row.lease_until, row.left, began)
+    found = OpenSplit(row, row.live_now, row.served_now, agent.project_id, until)
+    if not found.is_held:
+        return None
+    row.live, row.candidate = _version(row.live_id), _version(row.candidate_id)
+    return found
+
+
+@functools.lru_cache(256)
+def _version(pk: int) -> Version:
+    """A version never changes, and no query for a call should join all that it is made of, twice."""
+    return Version.objects.select_related("agent", "weights", "adapter").get(pk=pk)
 
 
 def _until(split: int, lease: datetime, left: timedelta, began: float) -> float:

@@ -32,7 +32,7 @@ from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
 from flywheel.accounts.project_settings.server_addresses import KEY_NAME, host_of, key_of
 from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.splits import open_splits
-from flywheel.agents.splits.assignment import Arm, Unit, arm_of
+from flywheel.agents.splits.assignment import Arm, Unit
 from flywheel.agents.splits.met_units import met_units
 from flywheel.agents.splits.open_splits import OpenSplit
 from flywheel.agents.weights import served_weights
@@ -281,9 +281,7 @@ def find(request: KeyRequest, model: str) -> Route | Fork:
     agent = agents.first() if name else None
     is_served = agent is not None and agent.live is not None and bool(_server_of(agent.live, agent.served))
     if name != model or is_served:
-        live = keyed(_live(project, key_id, agent, name))
-        split = open_splits.find(agent) if agent and agent.split else None
-        return (_fork(split, key_id) if split else None) or live
+        return _fork(agent, key_id) or keyed(_live(project, key_id, agent, name))
     if not project.upstream:
         raise NoRoute(
             f"no server answers for the model {model!r}: this project's gateway has no upstream "
@@ -297,36 +295,37 @@ def find(request: KeyRequest, model: str) -> Route | Fork:
 
 def problem_of(split: Split) -> str:
     """Why calls cannot be sent to one of the split's versions, so that the live one answers everybody; else empty."""
-    for version in (split.live, split.candidate):
-        try:
-            if problem := _arm(split, version, 0, None).problem:
-                return f"{version}: {problem}"
-        except NoRoute as missing:
-            return str(missing)
+    try:
+        _arms(split, split.agent, split.agent.live_id, split.agent.served, 0)
+    except NoRoute as missing:
+        return str(missing)
     return ""
 
 
-def _fork(split: OpenSplit, key_id: int) -> Fork | None:
-    """The ways of both arms; None where one of them leads nowhere, so that the comparison would be of nothing."""
+def _fork(agent: Any, key_id: int) -> Fork | None:
+    """The ways of both arms; None without a split that holds, or where an arm leads nowhere, so that nothing could be
+    compared."""
+    split = open_splits.find(agent) if agent is not None and agent.split else None
+    if split is None:
+        return None
     row = split.row
     try:
-        arms = [_arm(row, version, key_id, arm_of(version == row.candidate)) for version in (row.live, row.candidate)]
-        problem = " ".join(arm.problem for arm in arms).strip()
+        live, candidate = _arms(row, agent, split.live_id, split.served, key_id)
     except NoRoute as missing:
-        problem = str(missing)
-    if problem:
-        log.warning("the live version of %s answers everybody: %s", row.agent, problem)
+        log.warning("a ramp of %s does not go on, its live version answers everybody: %s", agent, missing)
         return None
-    live, candidate = arms
-    return Fork(split, live, candidate, replace(candidate if row.agent.live_id == row.candidate_id else live, arm=None))
+    otherwise = candidate if split.live_id == row.candidate_id else live
+    return Fork(split, replace(live, arm="live"), replace(candidate, arm="candidate"), otherwise)
 
 
-def _arm(split: Split, version: Version, key_id: int, arm: Arm | None) -> Route:
-    """Raises NoRoute."""
-    served = split.served.get(str(version.pk), "")
-    if version.pk == split.agent.live_id:
-        served = split.agent.served or served
-    return replace(keyed(_way(version.agent.project, key_id, version, served)), arm=arm)
+def _arms(split: Split, agent: Agent, live_id: int | None, served: str, key_id: int) -> list[Route]:
+    """The ways to the split's versions. Raises NoRoute where there is none, or no key for it."""
+    names = split.served | ({str(live_id): served} if served else {})
+    versions = (split.live, split.candidate)
+    ways = [keyed(_way(agent.project_id, key_id, one, names.get(str(one.pk), ""))) for one in versions]
+    for way in ways:
+        way.key()
+    return ways
 
 
 def served(project: Project) -> list[Version]:
@@ -360,10 +359,10 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
         raise NoRoute(
             f"the agent {name!r} has no live version; promote one under Promotions", code="model_not_found", status=404
         )
-    return _way(project, key_id, agent.live, agent.served)
+    return _way(project.pk, key_id, agent.live, agent.served)
 
 
-def _way(project: Project, key_id: int, version: Version, served: str) -> Route:
+def _way(project_id: int, key_id: int, version: Version, served: str) -> Route:
     """The way to a version's server. Raises NoRoute."""
     endpoint = _server_of(version, served)
     headers = headers_of(str(version), version.digest)
@@ -378,7 +377,7 @@ def _way(project: Project, key_id: int, version: Version, served: str) -> Route:
         raise _unserved(version, headers)
     variable = endpoint.get("api_key_env", "")
     return Route(
-        project.pk,
+        project_id,
         key_id,
         endpoint["base_url"].rstrip("/"),
         variable if KEY_NAME.fullmatch(variable) else "",
@@ -387,7 +386,7 @@ def _way(project: Project, key_id: int, version: Version, served: str) -> Route:
         version=str(version.number),
         digest=version.digest,
         defaults=defaults_of(version),
-        price=price_of(project.pk, endpoint["model"], endpoint, f"version:{version.pk}"),
+        price=price_of(project_id, endpoint["model"], endpoint, f"version:{version.pk}"),
         secret=endpoint.get("secret", ""),
     )
 
