@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from django.utils import timezone
 
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
@@ -13,6 +14,7 @@ from flywheel.agents.weights import served_weights
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.core.traces import Message
 from flywheel.promotions.models import Promotion
+from tests.agents.splits.splitting import split_of
 from tests.conftest import Build
 from tests.waiting import PATIENCE_S, wait_for
 from tests.workers.policies.small_weights.conftest import Engine
@@ -60,6 +62,29 @@ def go_live(version: Version, build: Build) -> None:
 
 def names(*versions: Version) -> list[str]:
     return sorted(map(served_weights.name_of, versions))
+
+
+def test_both_versions_of_an_open_split_are_loaded_and_stay(
+    versions: ServedVersions,
+    three: list[Version],
+    build: Build,
+    engine: type[Engine],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second, third = three
+    go_live(first, build)
+    ask(versions, first)
+    split = split_of(first, second, share=0)
+    versions.tend()
+    assert versions.names() == names(first, second), "before anybody is sent there"
+    monkeypatch.setattr(served_versions, "IDLE_S", -1.0)
+    ask(versions, third)
+    versions.tend()
+    assert versions.names() == names(first, second)
+    split.closed_at = timezone.now()
+    split.save()
+    versions.tend()
+    assert versions.names() == names(first)
 
 
 def test_what_goes_live_is_loaded_and_what_was_live_stays(
