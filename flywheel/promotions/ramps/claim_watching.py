@@ -261,8 +261,8 @@ def _reopen(watch: Watch, signal: str) -> None:
         event=NoticeEvent.RECURRENCE,
         subject=f"bucket {key}",
         title=f"{name_of(key, every(project)).capitalize()} is back with {recurrence.version}",
-        text=f"Claimed in at most {percent(recurrence.claim)} of the sessions, found in {percent(recurrence.failed)} of "
-        "the last ones.",
+        text=f"Claimed in at most {percent(recurrence.claim)} of the sessions, found in {percent(recurrence.failed)} "
+        "of the last ones.",
         url=reverse("failures:bucket", args=[project.slug, key]),
     )
     watch.broken[signal]["did"] = "reopened"
