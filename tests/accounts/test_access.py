@@ -590,7 +590,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     notify(project=cast.project, event=NoticeEvent.MENTION, subject="trajectory", title="hm", to=[everyone])
     ramp = ramp_of(build, cast, candidate)
     values: dict[tuple[str, str], Any] = {
-        ("notices", "pk"): everyone.inbox.get().pk,
+        ("notices", "pk"): everyone.inbox.earliest("pk").pk,
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
         ("agents", "other"): candidate.baseline.number,

@@ -51,7 +51,7 @@ def next_words(ramp: Ramp, numbers: Evidence, now: datetime | None = None) -> st
 
 
 def _waits(stage: Stage, since: datetime, final: int, now: datetime) -> str:
-    """What the stage still lacks: `12 minutes and 30 sessions`; empty where it lacks nothing."""
+    """Name what the stage still lacks: `12 minutes and 30 sessions`; empty where it lacks nothing."""
     left = since + timedelta(minutes=stage.minutes) - now
     minutes, sessions = math.ceil(max(0.0, left.total_seconds()) / 60), max(0, stage.sessions - final)
     counts = [(minutes, "minute"), (sessions, "session")]
