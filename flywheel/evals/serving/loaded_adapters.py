@@ -6,6 +6,7 @@ one without an adapter by the identity adapter, `identity-1a2b3c4d`. So a name m
 never loaded over another.
 """
 
+import contextlib
 import http.client
 import json
 import re
@@ -22,7 +23,7 @@ from psycopg.errors import LockNotAvailable
 
 from flywheel.accounts.project_settings.server_addresses import key_of
 from flywheel.agents import artifacts
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.version_content import TRANSFORMERS
 from flywheel.agents.weights import lora_adapters
 from flywheel.agents.weights.lora_adapters import NotServable
@@ -127,7 +128,8 @@ def load_arms(version: Version, beside: Sequence[Version] = ()) -> tuple[list[st
 
 
 def load_live() -> list[str]:
-    """Have the server answer for every live version that it can, for the gateway; their names. Raises ServerError."""
+    """Have the server answer for every live version that it can, and for candidates of open splits, for the gateway;
+    their names. Raises ServerError."""
     bases, _ = _models()
     names = []
     live = ("live__agent", "live__weights", "live__adapter")
@@ -140,6 +142,11 @@ def load_live() -> list[str]:
                 continue
             Agent.objects.filter(pk=agent.pk, live=version).update(served=name)
             names.append(name)
+    parts = ("candidate__agent", "candidate__weights", "candidate__adapter")
+    for split in Split.objects.filter(closed_at=None).exclude(served={}).select_related(*parts).order_by("pk"):
+        if split.served.get(str(split.candidate_id)):
+            with contextlib.suppress(*CANNOT):  # its calls say so, and are judged
+                names.append(load(split.candidate))
     return names
 
 
@@ -259,9 +266,11 @@ def _too_many(loaded: Collection[str], room: int, in_use: set[str]) -> list[str]
 
 
 def _in_use() -> set[str]:
-    """Those of live versions, and those that a run asks at the moment: until its self-test is over all of its arms,
-    then its version alone."""
+    """Those of live versions, those of both arms of an open split, and those that a run asks at the moment: until its
+    self-test is over all of its arms, then its version alone."""
     names = set(Agent.objects.exclude(served="").values_list("served", flat=True))
+    for served in Split.objects.filter(closed_at=None).values_list("served", flat=True):
+        names.update(name for name in served.values() if name)
     for run in _runs().filter(state=State.RUNNING):
         names.add(name_of(run.version))
         if "passed" not in run.isolation:

@@ -19,6 +19,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import NoticeEvent
 from flywheel.accounts.notices import notify
 from flywheel.agents.models import Agent, Split
+from flywheel.agents.splits.open_splits import LEASE_S
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE, Plan
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused, Stale
@@ -26,8 +27,6 @@ from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions import live_version
 from flywheel.promotions.models import Candidate, Promotion, Ramp, RampChange
 
-LEASE = timedelta(seconds=10)
-"""For so long after the judge's last look the candidate is sent sessions."""
 MOVED = "the ramp changed while you decided; look at the page again"
 State = Ramp.State
 _NOTICES = {
@@ -164,8 +163,8 @@ def end_share(ramp: Ramp, finding: dict[str, Any]) -> None:
 
 
 def renew(ramp: Ramp) -> None:
-    """Let the split hold for `LEASE` from now on, by the database's clock."""
-    Split.objects.filter(pk=ramp.split_id, closed_at=None).update(lease_until=Now() + LEASE)
+    """Let the split hold for `LEASE_S` from now on, by the database's clock."""
+    Split.objects.filter(pk=ramp.split_id, closed_at=None).update(lease_until=Now() + timedelta(seconds=LEASE_S))
 
 
 def _check(ramp: Ramp, *states: str) -> None:

@@ -16,12 +16,13 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 from safetensors.torch import save_file
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents import artifacts
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.weights import lora_adapters, served_weights
 from flywheel.agents.weights.served_weights import Address
 from flywheel.edge.jobs import State
@@ -284,6 +285,24 @@ def test_a_server_that_does_not_take_it_stops_a_promotion_but_not_the_way_back(
     vllm.is_away = False
     assert loaded_adapters.load_live() == [loaded_adapters.name_of(first)]
     assert Agent.objects.get().served == loaded_adapters.name_of(first)
+
+
+def test_both_arms_of_an_open_split_stay_and_its_candidate_is_loaded_again_with_what_is_live(
+    version: Make, vllm: Vllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaded_adapters, "LOADED", 2)
+    live, candidate = version(1), version(2)
+    names = {str(one.pk): loaded_adapters.name_of(one) for one in (live, candidate)}
+    Agent.objects.update(live=live)
+    split = Split.objects.create(
+        agent=live.agent, live=live, candidate=candidate, share=500, salt="s", served=names, lease_until=timezone.now()
+    )
+    assert sorted(loaded_adapters.load_live()) == sorted(names.values())
+    with pytest.raises(loaded_adapters.ServerError, match="2 of them in use"):
+        loaded_adapters.load(version(3))
+    Split.objects.filter(pk=split.pk).update(closed_at=timezone.now())
+    loaded_adapters.load(version(3))
+    assert names[str(candidate.pk)] not in vllm.adapters
 
 
 def test_small_weights_go_live_without_it_where_flywheel_answers_itself(

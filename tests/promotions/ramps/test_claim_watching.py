@@ -162,7 +162,7 @@ def test_a_changed_detector_begins_it_anew(answered: Answered, cast: Cast) -> No
     answered(5, found=3)
     claim_watching.look()
     assert watch().sessions == 5
-    DetectorSetting.objects.create(project=cast.project, detector="other_tool", is_on=False)
+    DetectorSetting.objects.create(project=cast.project, detector="other_tool", is_on=False, by=cast.builder)
     answered(2)
     claim_watching.look()
     assert watch().sessions == 2
