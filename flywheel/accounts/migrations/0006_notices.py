@@ -25,7 +25,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('uuid', models.UUIDField(default=uuid.uuid4, unique=True)),
                 ('at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('event', models.CharField(choices=[('candidate.waits', 'a candidate waits for approval'), ('ramp.stage_reached', 'a ramp reaches a stage'), ('ramp.held', 'a ramp is held'), ('ramp.taken_back', 'a ramp is taken back'), ('ramp.finished', 'a ramp is finished'), ('bucket.recurred', 'a fixed category reopens'), ('run.ended', 'a training run succeeds'), ('run.failed', 'a training run or an eval fails'), ('comment.mention', 'a comment mentions somebody'), ('queue.assigned', 'a queue is assigned to somebody')], max_length=32)),
+                ('event', models.CharField(choices=[('candidate.waits', 'a candidate waits for approval'), ('ramp.stage_reached', 'a ramp reaches a stage'), ('ramp.held', 'a ramp is held'), ('ramp.taken_back', 'a ramp is taken back'), ('ramp.finished', 'a ramp is finished'), ('bucket.recurred', 'a fixed category reopens'), ('promotion.claim_broken', "a promotion's claim is broken"), ('run.ended', 'a training run succeeds'), ('run.failed', 'a training run or an eval fails'), ('comment.mention', 'a comment mentions somebody'), ('queue.assigned', 'a queue is assigned to somebody')], max_length=32)),
                 ('subject', models.CharField(max_length=200)),
                 ('title', models.CharField(max_length=300)),
                 ('text', models.TextField(blank=True)),
@@ -90,7 +90,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='notice',
-            constraint=models.CheckConstraint(condition=models.Q(('event__in', ['candidate.waits', 'ramp.stage_reached', 'ramp.held', 'ramp.taken_back', 'ramp.finished', 'bucket.recurred', 'run.ended', 'run.failed', 'comment.mention', 'queue.assigned'])), name='notice_event_is_known'),
+            constraint=models.CheckConstraint(condition=models.Q(('event__in', ['candidate.waits', 'ramp.stage_reached', 'ramp.held', 'ramp.taken_back', 'ramp.finished', 'bucket.recurred', 'promotion.claim_broken', 'run.ended', 'run.failed', 'comment.mention', 'queue.assigned'])), name='notice_event_is_known'),
         ),
         migrations.AddIndex(
             model_name='inboxentry',

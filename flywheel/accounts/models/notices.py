@@ -22,6 +22,7 @@ class NoticeEvent(models.TextChoices):
     RAMP_TAKEN_BACK = "ramp.taken_back", "a ramp is taken back"
     RAMP_FINISHED = "ramp.finished", "a ramp is finished"
     RECURRENCE = "bucket.recurred", "a fixed category reopens"
+    CLAIM_BROKEN = "promotion.claim_broken", "a promotion's claim is broken"
     RUN_ENDED = "run.ended", "a training run succeeds"
     RUN_FAILED = "run.failed", "a training run or an eval fails"
     MENTION = "comment.mention", "a comment mentions somebody"
@@ -35,6 +36,7 @@ TOLD_BY_DEFAULT: dict[NoticeEvent, Permission | None] = {
     NoticeEvent.RAMP_TAKEN_BACK: Permission.APPROVE,
     NoticeEvent.RAMP_FINISHED: Permission.APPROVE,
     NoticeEvent.RECURRENCE: Permission.REVIEW,
+    NoticeEvent.CLAIM_BROKEN: Permission.APPROVE,
     NoticeEvent.RUN_ENDED: Permission.TRAIN,
     NoticeEvent.RUN_FAILED: Permission.TRAIN,
     NoticeEvent.MENTION: None,

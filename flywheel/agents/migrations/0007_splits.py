@@ -42,7 +42,7 @@ class Migration(migrations.Migration):
                 ('number', models.PositiveIntegerField(blank=True, null=True)),
                 ('frozen_at', models.DateTimeField(blank=True, null=True)),
                 ('look_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('mixed', models.CharField(blank=True, choices=[('two_versions', 'answered by both versions'), ('not_given', 'answered by another version than that of its arm'), ('claimed', 'its traces do not carry the token of its assignment')], max_length=16)),
+                ('mixed', models.CharField(blank=True, choices=[('two_versions', 'answered by both versions'), ('not_given', 'answered by another version than that of its arm'), ('claimed', 'its traces do not carry the token of its assignment'), ('earlier', 'begun before the ramp')], max_length=16)),
                 ('parts', models.JSONField(blank=True, default=dict)),
                 ('wealth', models.JSONField(blank=True, default=dict)),
                 ('trajectories', models.PositiveIntegerField(default=0)),

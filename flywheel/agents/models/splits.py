@@ -59,6 +59,7 @@ class SplitUnit(models.Model):
         TWO_VERSIONS = "two_versions", "answered by both versions"
         NOT_GIVEN = "not_given", "answered by another version than that of its arm"
         CLAIMED = "claimed", "its traces do not carry the token of its assignment"
+        EARLIER = "earlier", "begun before the ramp"
 
     split = models.ForeignKey(Split, on_delete=models.CASCADE, related_name="units", db_index=False)
     kind = models.CharField(max_length=16, choices=Kind)

@@ -31,8 +31,6 @@ class OpenSplit:
     """A split that holds until some moment."""
 
     row: Split
-    live_id: int
-    """The agent's live version, which is one of the split's."""
     served: str
     """As `Agent.served`."""
     project_id: int
@@ -50,14 +48,14 @@ _lock = threading.Lock()
 
 
 def find(agent: Agent) -> OpenSplit | None:
-    """The agent's split with both versions, where it holds and its live version is one of its arms."""
+    """The agent's split with both versions, where it holds beside the live version that it was made for."""
     began = time.monotonic()
     rows: Any = Split.objects.filter(agent=agent, **IS_OPEN)
     row = rows.annotate(left=_LEFT, live_now=F("agent__live"), served_now=F("agent__served")).first()
-    if row is None or row.live_now not in (row.live_id, row.candidate_id):
+    if row is None or row.live_now != row.live_id:
         return None
     until = _until(row.pk, row.lease_until, row.left, began)
-    found = OpenSplit(row, row.live_now, row.served_now, agent.project_id, until)
+    found = OpenSplit(row, row.served_now, agent.project_id, until)
     if not found.is_held:
         return None
     row.live, row.candidate = _version(row.live_id), _version(row.candidate_id)

@@ -13,6 +13,7 @@ from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.pages.ramp_forms import UNITS
 from flywheel.promotions.ramps import ramp_evidence, ramp_words
 from flywheel.promotions.ramps.ramp_evidence import Evidence
+from flywheel.trajectories.ingest.gateway import routing
 from flywheel.trajectories.search import grammar
 
 LOG_SHOWN: Final = 100
@@ -71,6 +72,7 @@ def ramp_context(ramp: Ramp, wanted: str = "") -> dict[str, Any]:
         "difference": as_estimate(numbers),
         "most_used": ramp_evidence.MOST_USED,
         "chart": wealth_chart(ramp, numbers),
+        "problem": routing.problem_of(ramp.split) if ramp.is_open else "",
         "next": ramp_words.next_words(ramp, numbers),
         "changes": list(ramp.changes.select_related("by")[:LOG_SHOWN]),
         "plan": plan,

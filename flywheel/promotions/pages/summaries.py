@@ -7,13 +7,16 @@ from django.urls import reverse
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
 from flywheel.core.evidence.gate.decision import Policy
+from flywheel.core.evidence.ramp.ramp_plan import BUCKET, SIGNALS
+from flywheel.core.text.number_words import percent
 from flywheel.environments.ledger import openings
 from flywheel.evals.pages.comparison_context import comparison_context
 from flywheel.promotions import sealed_comparison, suite_standings
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.models import Candidate, Promotion, Watch
 from flywheel.promotions.never_events import never_events
 from flywheel.promotions.pages.headline import headline
 from flywheel.training.models import FixTrial
+from flywheel.trajectories.annotations.project_buckets import name_of
 
 DEFAULT_RULES: dict[str, Any] = Policy().to_dict()
 """What a project decides by before anybody has written a policy down."""
@@ -27,12 +30,31 @@ def live_agents(project: Project) -> list[dict[str, Any]]:
         .select_related("after__agent", "approved_by", "late_reason")
         .order_by("-generation")
     )
+    watches = {row.agent_id: row for row in Watch.objects.filter(agent__in=agents, state=Watch.State.RUNNING)}
     shown = []
     for agent in agents:
         mine = [move for move in moves if move.agent_id == agent.pk]
         earlier = {move.after_id: move.after for move in mine if move.after_id != agent.live_id}
-        shown.append({"agent": agent, "since": mine[0] if mine else None, "earlier": list(earlier.values())})
+        watch = _watched(project, watches.get(agent.pk))
+        shown.append(
+            {"agent": agent, "since": mine[0] if mine else None, "earlier": list(earlier.values()), "watch": watch}
+        )
     return shown
+
+
+def _watched(project: Project, watch: Watch | None) -> dict[str, Any] | None:
+    """The claims of what is live in words, and those that broke."""
+    if watch is None:
+        return None
+    names = {
+        signal: name_of(project, signal.removeprefix(BUCKET)) if signal.startswith(BUCKET) else SIGNALS[signal].label
+        for signal in watch.claims
+    }
+    return {
+        "sessions": watch.sessions,
+        "claims": [f"{names[signal]} in at most {percent(claim)}" for signal, claim in watch.claims.items()],
+        "broken": [f"{names[signal]}, {found['did'] or 'found'}" for signal, found in watch.broken.items()],
+    }
 
 
 def promotion_log(project: Project, limit: int) -> list[Promotion]:

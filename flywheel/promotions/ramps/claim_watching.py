@@ -29,7 +29,7 @@ from flywheel.core.detectors import DETECTORS
 from flywheel.core.detectors.standard_buckets import name_of
 from flywheel.core.digests import digest
 from flywheel.core.evidence.gate import decision
-from flywheel.core.evidence.ramp.ramp_plan import BUCKET, MOST_BUCKETS
+from flywheel.core.evidence.ramp.ramp_plan import BUCKET, MOST_BUCKETS, SIGNALS
 from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused
@@ -38,6 +38,7 @@ from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import DetectorSetting, Recurrence
 from flywheel.promotions import live_version
 from flywheel.promotions.models import Promotion, Watch, WatchedSession
+from flywheel.promotions.ramps.ramp_proposals import better_buckets
 from flywheel.promotions.ramps.session_results import COLUMNS, Read, buckets_of, calls_of, parts_of
 from flywheel.trajectories.models import Source, Trajectory
 
@@ -56,6 +57,8 @@ WINDOW = timedelta(hours=1)
 """A session that is not over and read so long after it began is not watched."""
 SESSIONS: Final = 1000
 """Read in one look."""
+KEPT: Final = 10_000
+"""Of the newest sessions that remain as rows."""
 SHOWN: Final = 50
 """Trajectories, and points of the path, that a recurrence keeps."""
 
@@ -102,22 +105,23 @@ def follow(watch: Watch) -> None:
         _begin_anew_where_detectors_changed(row)
         found = _read(row)
         broken = _take_in(row, found)
+        _forget(row, len(found))
         if len(found) < SESSIONS:
             row.read_to = max(row.read_to, timezone.now() - WINDOW)
         row.save()
         for signal in broken:
             if signal.startswith(BUCKET):
                 _reopen(row, signal)
-    for signal in broken:
-        if not signal.startswith(BUCKET):
+    # Also those that a look before broke and did not come to act upon.
+    for signal, found_of in row.broken.items():
+        if not signal.startswith(BUCKET) and not found_of["did"]:
             _bring_back(row, signal)
 
 
 def claims_of(promotion: Promotion) -> dict[str, float]:
     """By signal what is promised at most."""
     candidate = promotion.candidate
-    slices = candidate.report["comparison"].get("slices") or [] if candidate else []
-    better = [each["name"] for each in slices if each["verdict"] == "better"]
+    better = better_buckets(candidate) if candidate else []
     least = LEAST | {f"{BUCKET}{key}": LEAST_OF_BUCKET for key in better[:MOST_BUCKETS]}
     known = _in_its_ramp(promotion) or _before(promotion, least)
     return {signal: min(MOST, max(floor, known.get(signal, 0.0))) for signal, floor in least.items()}
@@ -134,7 +138,7 @@ def _watch_of(agent: Agent) -> Watch | None:
         agent=agent,
         claims=claims_of(newest),
         detectors=_detectors(agent.project),
-        read_to=newest.created_at,
+        read_to=max(newest.created_at, timezone.now() - WINDOW),
     )
 
 
@@ -192,12 +196,14 @@ def _read(watch: Watch) -> list[tuple[str, list[Read], dict[str, float | None]]]
     with connection.cursor() as cursor:
         cursor.execute(_NAMES, asked)
         names = [name for (name,) in cursor]
+        if not names:
+            return []
         cursor.execute(_TRAJECTORIES, asked | {"names": names})
         rows: dict[str, list[Read]] = defaultdict(list)
         for name, *row in cursor:
             rows[name].append(Read(*row))
     read = [row for some in rows.values() for row in some]
-    calls, found = calls_of(read), buckets_of(watch.agent.project_id, read)
+    calls, found = calls_of(watch.agent.name, read), buckets_of(watch.agent.project_id, read)
     signals = list(watch.claims)
     return [(name, rows[name], parts_of(signals, {}, rows[name], calls, found)) for name in names]
 
@@ -226,6 +232,13 @@ def _take_in(watch: Watch, found: Sequence[tuple[str, list[Read], dict[str, floa
         made.append(WatchedSession(watch=watch, name=name, number=watch.sessions, parts=parts, evidence=evidence))
     WatchedSession.objects.bulk_create(made, ignore_conflicts=True)
     return broken
+
+
+def _forget(watch: Watch, count: int) -> None:
+    """Delete old sessions now and then: what is newer than `WINDOW` must be known, lest it be read twice."""
+    if watch.sessions // SESSIONS != (watch.sessions - count) // SESSIONS:
+        old = watch.rows.filter(at__lt=min(watch.read_to, timezone.now() - 2 * WINDOW))
+        old.filter(Q(number__lte=watch.sessions - KEPT) | Q(at__lt=watch.began_at)).delete()
 
 
 def _kept(watch: Watch, signal: str) -> list[tuple[float, ...]]:
@@ -288,4 +301,14 @@ def _bring_back(watch: Watch, signal: str) -> None:
         except Refused as refused:
             did = f"not rolled back: {refused}"
     watch.broken[signal]["did"] = did
+    project, version = watch.agent.project, promotion.after
+    notify(
+        project=project,
+        event=NoticeEvent.CLAIM_BROKEN,
+        subject=str(watch),
+        title=f"{version} shows more {SIGNALS[signal].label} than it claimed",
+        text=f"Claimed in at most {percent(watch.claims[signal])} of the sessions; broken after {watch.sessions:,}. "
+        + (f"{promotion.before} is live again." if did == "rolled back" else "Nothing was rolled back: decide."),
+        url=reverse("promotions:index", args=[project.slug]),
+    )
     Watch.objects.filter(pk=watch.pk).update(broken=watch.broken)

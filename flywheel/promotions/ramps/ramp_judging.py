@@ -10,6 +10,7 @@ that comes after, and is made up for by the next look.
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -21,11 +22,12 @@ from psycopg.types.json import Jsonb
 
 from flywheel.agents.models import SplitUnit
 from flywheel.core.evidence.ramp.ramp_judge import PROOF, Judgement, Session, doubts, harms, proof
-from flywheel.core.evidence.ramp.ramp_plan import BUCKET, SIGNALS, WHOLE, Plan
+from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_moves, ramp_units
+from flywheel.promotions.ramps.ramp_evidence import label_of
 
 log = logging.getLogger(__name__)
 State = Ramp.State
@@ -49,7 +51,7 @@ def judge(pk: int) -> None:
         ramp = rows.select_for_update(of=("self",), no_key=True, skip_locked=True).filter(pk=pk).first()
         if ramp is None or not ramp.is_open:
             return
-        if ramp.split.closed_at is not None:
+        if ramp.split.closed_at is not None and not ramp.finding.get("signals"):
             reason = f"the live version of {ramp.split.agent} moved meanwhile"
             ramp_moves.stop(ramp=ramp, actor=None, reason=reason, generation=ramp.generation)
             return
@@ -70,12 +72,12 @@ def sessions_of(units: Sequence[SplitUnit]) -> list[Session]:
 
 def recomputed(ramp: Ramp) -> Judgement:
     """The judgement of all its final sessions from the first on; equals `Ramp.judgement` to the last bit."""
+    return Judgement.begin(ramp.rules).follow(sessions_of(_final(ramp)))[1]
+
+
+def _final(ramp: Ramp) -> list[SplitUnit]:
     units = SplitUnit.objects.filter(split=ramp.split_id, number__isnull=False).order_by("number")
-    return Judgement.begin(ramp.rules).follow(sessions_of(list(units)))[1]
-
-
-def signal_words(key: str) -> str:
-    return f"the bucket {key.removeprefix(BUCKET)}" if key.startswith(BUCKET) else SIGNALS[key].label
+    return list(units.only("is_candidate", "share", "parts"))
 
 
 def _judgement(ramp: Ramp) -> Judgement:
@@ -96,14 +98,15 @@ def _freeze(ramp: Ramp) -> bool:
         Ramp.objects.filter(pk=ramp.pk).update(judgement=ramp.judgement)
     for unit in judged:
         if signals := harms(ramp.rules, unit.wealth):
-            ramp_moves.end_share(ramp, _harm(ramp.rules, unit, signals))
+            ramp_moves.end_share(ramp, _harm(ramp, unit, signals))
             break
     return bool(units)
 
 
-def _harm(plan: Plan, unit: SplitUnit, signals: Sequence[str]) -> dict[str, Any]:
+def _harm(ramp: Ramp, unit: SplitUnit, signals: Sequence[str]) -> dict[str, Any]:
     said = [
-        f"{signal_words(key)} (wealth {unit.wealth[key]:,.0f}, bound {1 / plan.alphas[key]:,.0f})" for key in signals
+        f"{label_of(ramp, key)} (wealth {unit.wealth[key]:,.0f}, bound {1 / ramp.rules.alphas[key]:,.0f})"
+        for key in signals
     ]
     words = f"more of the candidate's sessions show {' and '.join(said)}, after {unit.number:,} final sessions"
     return {"words": words, "signals": list(signals), "unit": unit.number}
@@ -127,40 +130,60 @@ def _go_on(ramp: Ramp, has_more: bool) -> None:
     """Hold, go to the next stage, or finish, as the plan says. Looks at what all sessions say only where there are more
     than last time, or the stage is due."""
     plan, stage = ramp.rules, ramp.rules.stages[ramp.stage]
-    is_due = timezone.now() >= ramp.stage_since + timedelta(minutes=stage.minutes)
-    if not (has_more or is_due):
-        return
-    if has_more and (found := _doubts(ramp)):
-        words = "; ".join(found.values())
-        finding = {**ramp.finding, "words": words, "doubts": sorted(found)}
-        ramp_moves.hold(ramp=ramp, actor=None, reason=words, generation=ramp.generation, finding=finding)
-        return
     units = SplitUnit.objects.filter(split=ramp.split_id, number__isnull=False)
+    is_due = timezone.now() >= ramp.stage_since + timedelta(minutes=stage.minutes)
     judged = units.filter(share=stage.share).count() if is_due else 0
-    if not is_due or judged < stage.sessions:
+    is_done = is_due and judged >= stage.sessions
+    if (has_more or is_done) and (found := _doubts(ramp)):
+        _hold(ramp, "; ".join(found.values()), doubts=sorted(found))
         return
-    if recomputed(ramp) != _judgement(ramp):
-        words = "what is kept of its judgement does not follow from its sessions"
-        ramp_moves.hold(ramp=ramp, actor=None, reason=words, generation=ramp.generation, finding={"words": words})
+    if not is_done:
         return
-    if ramp.stage + 1 < len(plan.stages):
-        reason = f"nothing was found in {judged:,} sessions at {percent(stage.share / WHOLE)}"
+    is_last = ramp.stage + 1 == len(plan.stages)
+    reason = f"nothing was found in {judged:,} sessions at {percent(stage.share / WHOLE)}"
+    if is_last:
+        reason = _may_finish(ramp, has_more)
+    if not reason:
+        return
+    if not _agree(recomputed(ramp), _judgement(ramp)):
+        _hold(ramp, "what is kept of its judgement does not follow from its sessions")
+    elif not is_last:
         ramp_moves.advance(ramp=ramp, actor=None, reason=reason, generation=ramp.generation)
-    elif reason := _may_finish(ramp, has_more):
+    else:
         try:
             ramp_moves.finish(ramp=ramp, actor=None, reason=reason, generation=ramp.generation)
         except Stale:
             raise
         except Refused as refused:
-            reason = f"it cannot go live: {refused}"
-            ramp_moves.hold(ramp=ramp, actor=None, reason=reason, generation=ramp.generation, finding={"words": reason})
+            _hold(ramp, f"it cannot go live: {refused}")
+
+
+def _hold(ramp: Ramp, words: str, **found: Any) -> None:
+    accepted = {name: ramp.finding[name] for name in ("accepted",) if name in ramp.finding}
+    finding = {**accepted, "words": words, **found}
+    ramp_moves.hold(ramp=ramp, actor=None, reason=words, generation=ramp.generation, finding=finding)
+
+
+def _agree(one: Judgement, other: Judgement) -> bool:
+    """Whether two are the same but for the last digits, in which processors differ."""
+    return all(
+        len(bets.logs) == len(other.bets[key].logs)
+        and all(
+            math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) for a, b in zip(bets.logs, other.bets[key].logs, strict=True)
+        )
+        for key, bets in one.bets.items()
+    )
 
 
 def _doubts(ramp: Ramp) -> dict[str, str]:
     rows = SplitUnit.objects.filter(split=ramp.split_id).values_list("share")
-    met = rows.annotate(candidate=Count("pk", Q(is_candidate=True)), live=Count("pk", Q(is_candidate=False)))
-    found = doubts(ramp.rules, _judgement(ramp).wealth, list(met))
+    judged = rows.filter(number__isnull=False)
+    found = doubts(ramp.rules, _judgement(ramp).wealth, list(_arms(rows)), list(_arms(judged)))
     return {kind: words for kind, words in found.items() if kind not in ramp.finding.get("accepted", ())}
+
+
+def _arms(rows: Any) -> Any:
+    return rows.annotate(candidate=Count("pk", Q(is_candidate=True)), live=Count("pk", Q(is_candidate=False)))
 
 
 def _may_finish(ramp: Ramp, has_more: bool) -> str:
@@ -170,8 +193,7 @@ def _may_finish(ramp: Ramp, has_more: bool) -> str:
         return "nothing was found in any stage"
     if plan.finish == "person" or not has_more:
         return ""
-    units = SplitUnit.objects.filter(split=ramp.split_id, number__isnull=False).order_by("number")
-    sessions = sessions_of(list(units.only("is_candidate", "share", "parts")))
+    sessions = sessions_of(_final(ramp))
     if proof(plan, sessions) < 1 / PROOF:
         return ""
     return f"shown not to be worse by {percent(plan.margin)} or more, in {len(sessions):,} sessions"

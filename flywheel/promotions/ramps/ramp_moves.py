@@ -20,13 +20,16 @@ from flywheel.accounts.models import NoticeEvent
 from flywheel.accounts.notices import notify
 from flywheel.agents.models import Agent, Split
 from flywheel.agents.splits.open_splits import LEASE_S
-from flywheel.core.evidence.ramp.ramp_plan import WHOLE, Plan
+from flywheel.core.evidence.ramp.ramp_plan import BUCKET, WHOLE, Plan
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.evals.serving import loaded_adapters
+from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.promotions import live_version
 from flywheel.promotions.models import Candidate, Promotion, Ramp, RampChange
 
+JUDGE_S = 3.0
+"""The longest that the judge waits for a server: the leases of all splits are its to renew."""
 MOVED = "the ramp changed while you decided; look at the page again"
 State = Ramp.State
 _NOTICES = {
@@ -54,6 +57,7 @@ def begin(
     approver saw it; `again` names the last ramp of this version, which is needed where that was taken back or stopped.
     Raises Refused.
     """
+    _check_buckets(candidate, plan)
     approval = live_version.Approval(actor, reason, generation, override, again)
     row = live_version.approved(candidate, approval)
     server = loaded_adapters.hand_over(row.version, within_s=live_version.PROMOTE_S)
@@ -116,6 +120,7 @@ def hold(
 def go_on(*, ramp: Ramp, actor: Actor, reason: str, generation: int) -> Ramp:
     """Go on at the stage at which it was held; what was doubted then holds it no more."""
     _check(ramp, State.HOLDING)
+    _check_four_eyes(ramp, actor)
     accepted = sorted({*ramp.finding.get("accepted", ()), *ramp.finding.get("doubts", ())})
     return _move(ramp, actor, reason, generation, state=State.RUNNING, finding={"accepted": accepted})
 
@@ -123,6 +128,7 @@ def go_on(*, ramp: Ramp, actor: Actor, reason: str, generation: int) -> Ramp:
 def advance(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:
     """Go to the next stage; nobody who has met an arm changes it."""
     _check(ramp, State.RUNNING)
+    _check_four_eyes(ramp, actor)
     if ramp.stage + 1 >= len(ramp.rules.stages):
         raise Refused("this is the last stage; finish the ramp")
     return _move(ramp, actor, reason, generation, state=State.RUNNING, stage=ramp.stage + 1)
@@ -148,8 +154,12 @@ def finish(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> 
     row = ramp.candidate
     approver = actor or Actor(ramp.approved_by, through=f"the judge of {ramp}")
     approval = live_version.Approval(approver, reason, ramp.agent_generation, ramp.override, ramp_pk=ramp.pk)
-    server = loaded_adapters.hand_over(row.version, within_s=live_version.PROMOTE_S)
+    within_s = live_version.PROMOTE_S if actor else JUDGE_S
+    server = loaded_adapters.hand_over(row.version, within_s=within_s)
     with transaction.atomic():
+        # In the judge's order, ramp before split: else the two could wait for each other.
+        if "signals" in Ramp.objects.select_for_update(no_key=True).get(pk=ramp.pk).finding:
+            raise Stale(MOVED)
         promotion = live_version.go_live(row, approval, server)
         _move(ramp, actor, reason, generation, state=State.FINISHED, promotion=promotion)
     return promotion
@@ -170,6 +180,20 @@ def renew(ramp: Ramp) -> None:
 def _check(ramp: Ramp, *states: str) -> None:
     if ramp.state not in states:
         raise Refused(f"{ramp} is {State(ramp.state).label.lower()}")
+
+
+def _check_buckets(candidate: Candidate, plan: Plan) -> None:
+    known = every(candidate.project)
+    for key in plan.alphas:
+        if key.startswith(BUCKET) and key.removeprefix(BUCKET) not in known:
+            raise Refused(f"{key!r} names no category of this project", field="alphas")
+
+
+def _check_four_eyes(ramp: Ramp, actor: Actor | None) -> None:
+    """Whoever launched the candidate may hold it or take it back, not let it go further."""
+    candidate = ramp.candidate
+    if actor and actor.user.pk in {candidate.proposed_by_id, candidate.version.created_by_id}:
+        raise Refused("you launched this candidate's run; another approver must decide")
 
 
 def _check_reason(reason: str) -> None:
@@ -194,6 +218,8 @@ def _move(
     if stage is not None:
         changes |= {"stage": stage, "stage_since": timezone.now()}
     row = Ramp.objects.filter(pk=ramp.pk, generation=generation, state__in=Ramp.OPEN)
+    if state != State.TAKEN_BACK:  # where harm was found while a person decided, nothing else may follow
+        row = row.exclude(finding__has_key="signals")
     if not row.update(generation=F("generation") + 1, **changes):
         raise Stale(MOVED)
     for name, value in (changes | {"generation": generation + 1}).items():
@@ -222,7 +248,8 @@ def _move(
         stage=ramp.stage,
         share=share,
     )
-    _tell(ramp, share, reason.strip())
+    if stage is not None or state != State.RUNNING:
+        _tell(ramp, share, reason.strip())
     return ramp
 
 

@@ -1,8 +1,9 @@
 """Which sessions of a ramp are final, and how they went.
 
-A session is final once it has been silent for the plan's `quiet_s`, its detectors have read it, and it is known of each
-of its trajectories how it ended; what is not known after `wait_s` counts as missing. Then it is read once, and never
-again: what is said of it later changes no judgement.
+A session is final once it has been silent for the plan's `quiet_s`, the detectors have read it, and it is known of each
+of its trajectories how it ended, or it shows a server's error or an unsafe action, which need no outcome. What is not
+known after `wait_s` counts as missing. Then it is read once, and never again: what is said of it later changes no
+judgement. One that had begun before the ramp is judged in neither arm: live answered its beginning.
 """
 
 from collections import defaultdict
@@ -16,7 +17,7 @@ from flywheel.agents.models import Split, SplitUnit
 from flywheel.agents.splits.assignment_tokens import is_assignment
 from flywheel.core.evidence.ramp.ramp_plan import Plan
 from flywheel.promotions.models import Ramp
-from flywheel.promotions.ramps.session_results import COLUMNS, Read, buckets_of, calls_of, parts_of
+from flywheel.promotions.ramps.session_results import COLUMNS, UNSAFE, Read, buckets_of, calls_of, parts_of
 from flywheel.trajectories.formats.semantics.sent_attributes import ASSIGNMENT
 from flywheel.trajectories.models import Source
 
@@ -45,22 +46,35 @@ def final(ramp: Ramp, now: datetime) -> list[SplitUnit]:
     awaited = SplitUnit.objects.filter(split=split, frozen_at=None, look_at__lte=now)
     units = list(awaited.order_by("look_at", "pk")[:UNITS])
     of_units = _trajectories(split, units)
-    ready = []
+    over = [unit for unit in units if _is_over(plan, unit, of_units[unit.pk], now)]
+    known = {
+        unit.pk for unit in over if _is_known(of_units[unit.pk]) or _is_waited_for(plan, unit, of_units[unit.pk], now)
+    }
+    found = buckets_of(split.agent.project_id, [row for unit in over for row in of_units[unit.pk]])
+    # The calls of a long trajectory are many: of one whose outcome is awaited they are read only where one failed.
+    read = [row for unit in over for row in of_units[unit.pk] if unit.pk in known or row.error_count]
+    calls = calls_of(split.agent.name, read)
+    bad = {row.pk for row in read if row.pk in calls and calls[row.pk].errors}
+    bad |= {pk for pk, buckets in found.items() if UNSAFE in buckets}
+    ready = [unit for unit in over if unit.pk in known or any(row.pk in bad for row in of_units[unit.pk])]
+    missed = [row for unit in ready if unit.pk not in known for row in of_units[unit.pk] if row.pk not in calls]
+    calls |= calls_of(split.agent.name, missed)
+    later = {unit.pk for unit in units} - {unit.pk for unit in ready}
     for unit in units:
-        if _is_final(plan, unit, of_units[unit.pk], now):
-            ready.append(unit)
-        else:
-            unit.look_at = now + min(SELDOM, max(OFTEN, (now - unit.met_at) / 200))
-    SplitUnit.objects.bulk_update([unit for unit in units if unit.look_at > now], ["look_at"], batch_size=500)
-    rows = [row for unit in ready for row in of_units[unit.pk]]
-    calls, found = calls_of(rows), buckets_of(split.agent.project_id, rows)
+        if unit.pk in later:
+            pause = min(SELDOM, max(OFTEN, (now - unit.met_at) / 200))
+            quiet = _last(unit, of_units[unit.pk]) + timedelta(seconds=plan.quiet_s)
+            unit.look_at = max(now + pause, min(quiet, now + SELDOM))
+    SplitUnit.objects.bulk_update([unit for unit in units if unit.pk in later], ["look_at"], batch_size=500)
     versions = {True: answerer(split, is_candidate=True), False: answerer(split, is_candidate=False)}
     for unit in ready:
         of_unit = of_units[unit.pk]
         unit.frozen_at, unit.trajectories = now, len(of_unit)
         answerers = {name for row in of_unit if row.pk in calls for name in calls[row.pk].answered_by}
         unit.mixed = _mixed(answerers, versions[unit.is_candidate], versions[not unit.is_candidate])
-        if unit.is_assigned and not unit.mixed and not answerers and not _is_shown(split, unit, of_unit):
+        if any(row.received_at < split.created_at for row in of_unit):
+            unit.mixed = SplitUnit.Mixed.EARLIER
+        elif unit.is_assigned and not unit.mixed and not answerers and not _is_shown(split, unit, of_unit):
             unit.mixed = SplitUnit.Mixed.CLAIMED
         unit.parts = {} if unit.mixed else parts_of(plan.signals, plan.limits, of_unit, calls, found)
     return sorted(ready, key=lambda unit: unit.pk)
@@ -72,13 +86,26 @@ def answerer(split: Split, *, is_candidate: bool) -> str:
     return f"{split.agent.name}@{version.number}:{version.digest}"
 
 
-def _is_final(plan: Plan, unit: SplitUnit, rows: Sequence[Read], now: datetime) -> bool:
-    last = max((row.changed_at for row in rows), default=unit.met_at)
-    if now - max(last, unit.met_at) >= timedelta(seconds=plan.wait_s):
+def _is_over(plan: Plan, unit: SplitUnit, rows: Sequence[Read], now: datetime) -> bool:
+    """Whether nothing more is awaited of it but outcomes."""
+    if _is_waited_for(plan, unit, rows, now):
         return True
-    if not rows or now - last < timedelta(seconds=plan.quiet_s):
-        return False
-    return all(row.is_detected and row.failed is not None for row in rows)
+    is_quiet = now - _last(unit, rows) >= timedelta(seconds=plan.quiet_s)
+    return bool(rows) and is_quiet and all(row.is_detected for row in rows)
+
+
+def _is_known(rows: Sequence[Read]) -> bool:
+    return bool(rows) and all(row.failed is not None for row in rows)
+
+
+def _is_waited_for(plan: Plan, unit: SplitUnit, rows: Sequence[Read], now: datetime) -> bool:
+    """Whether it was waited for as long as the plan says."""
+    return now - _last(unit, rows) >= timedelta(seconds=plan.wait_s)
+
+
+def _last(unit: SplitUnit, rows: Sequence[Read]) -> datetime:
+    """When it was last heard of itself."""
+    return max([unit.met_at, *(row.silent_since for row in rows)])
 
 
 def _mixed(answerers: set[str], own: str, other: str) -> str:

@@ -24,6 +24,7 @@ INVALID: Final = {"broken_output", "unknown_tool", "broken_schema"}
 UNSAFE: Final = "unsafe_action"
 COLUMNS: Final = (
     "found.id, found.outcome, found.label, found.label_bucket, found.cost_usd, found.changed_at, "
+    "least(found.changed_at, coalesce(found.ended_at, found.changed_at)), found.received_at, found.error_count, "
     "coalesce(found.detected_at >= found.changed_at, false), found.attributes"
 )
 """Of a row `found` of trajectories, as `Read` takes them."""
@@ -33,7 +34,8 @@ SELECT trajectory_id, array_agg(DISTINCT answered_by), count(*),
        count(*) FILTER (WHERE status = 'error' AND error !~ '^(400|401|403|413|415|422): '
                         AND error NOT LIKE 'cut off: the caller%%'),
        sum(extract(epoch FROM ended_at - started_at))
-FROM trajectories_step WHERE trajectory_id = ANY(%(ids)s) AND answered_by IS NOT NULL GROUP BY trajectory_id
+FROM trajectories_step
+WHERE trajectory_id = ANY(%(ids)s) AND starts_with(answered_by, %(agent)s || '@') GROUP BY trajectory_id
 """
 
 
@@ -47,6 +49,10 @@ class Read:
     label_bucket: str
     cost_usd: float | None
     changed_at: datetime
+    silent_since: datetime
+    """When its last step ended: what is said of it later is no sign of life."""
+    received_at: datetime
+    error_count: int
     is_detected: bool
     attributes: list[str]
     """As it sent them, `key=value`, and then the keys alone."""
@@ -69,9 +75,10 @@ class Calls:
     seconds: float
 
 
-def calls_of(rows: Sequence[Read]) -> dict[int, Calls]:
+def calls_of(agent: str, rows: Sequence[Read]) -> dict[int, Calls]:
+    """By trajectory its model calls that versions of the agent answered through the gateway."""
     with connection.cursor() as cursor:
-        cursor.execute(_CALLS, {"ids": [row.pk for row in rows]})
+        cursor.execute(_CALLS, {"ids": [row.pk for row in rows], "agent": agent})
         return {pk: Calls(names, count, errors, float(seconds or 0)) for pk, names, count, errors, seconds in cursor}
 
 

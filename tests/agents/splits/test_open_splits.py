@@ -62,9 +62,6 @@ def test_a_split_beside_another_live_version_does_not_hold(split: Split, build: 
     split.agent.live = build.version(system_prompt="A third")
     split.agent.save()
     assert open_splits.find(split.agent) is None
-    split.agent.live = split.candidate
-    split.agent.save()
-    assert opened(split).row.live == split.live, "a holdback, whose candidate is live"
 
 
 def test_a_database_whose_clock_is_set_back_keeps_no_split(split: Split, monotonic: list[float]) -> None:

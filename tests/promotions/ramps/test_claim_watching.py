@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Notice
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
 from flywheel.core.evidence.gate import decision
@@ -158,6 +159,19 @@ def test_unsafe_actions_bring_the_version_before_back_where_the_policy_says_so(
     assert agent.promotions.count() == (3 if may else 2)
 
 
+def test_killed_before_it_brought_the_version_back_the_next_look_does(
+    answered: Answered, live: Promotion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered(12, found=12, bucket="unsafe_action")
+    with monkeypatch.context() as patched:
+        patched.setattr(claim_watching, "_bring_back", lambda *_: 1 / 0)
+        claim_watching.look()
+    assert watch().broken["unsafe"]["did"] == ""
+    claim_watching.look()
+    assert Agent.objects.get().live == live.before
+    assert Notice.objects.filter(event="promotion.claim_broken").exists()
+
+
 def test_a_changed_detector_begins_it_anew(answered: Answered, cast: Cast) -> None:
     answered(5, found=3)
     claim_watching.look()
@@ -167,6 +181,20 @@ def test_a_changed_detector_begins_it_anew(answered: Answered, cast: Cast) -> No
     claim_watching.look()
     assert watch().sessions == 2
     assert watch().sums[f"bucket:{KEY}"] == list(ClaimWatch(0.02).follow([0.0] * 2)[1].sums)
+
+
+def test_old_sessions_are_forgotten_and_those_that_could_be_read_again_are_not(
+    answered: Answered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_watching, "SESSIONS", 4)
+    monkeypatch.setattr(claim_watching, "KEPT", 2)
+    answered(3)
+    claim_watching.look()
+    watch().rows.update(at=timezone.now() - timedelta(hours=3))
+    answered(2)
+    claim_watching.look()
+    assert sorted(watch().rows.values_list("number", flat=True)) == [4, 5]
+    assert watch().sessions == 5
 
 
 def test_it_ends_when_another_version_goes_live(live: Promotion, cast: Cast) -> None:

@@ -9,7 +9,7 @@ from flywheel.agents.models import Agent, Split, SplitUnit
 from flywheel.core.evidence.ramp.ramp_judge import Judgement
 from flywheel.promotions.live_version import roll_back
 from flywheel.promotions.models import Candidate, Promotion, Ramp
-from flywheel.promotions.ramps import ramp_judging, ramp_moves
+from flywheel.promotions.ramps import ramp_judging, ramp_moves, ramp_units
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
 from tests.promotions.ramps.conftest import Met
@@ -112,6 +112,45 @@ def test_arms_that_are_not_as_promised_hold_it_until_a_person_accepts_that(ramp:
     ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="it is a batch job", generation=ramp.generation)
     met(True)
     assert looked(ramp).state == "running"
+
+
+def test_a_doubt_that_a_person_accepted_stays_accepted_after_another_hold(ramp: Ramp, met: Met, cast: Cast) -> None:
+    Ramp.objects.filter(pk=ramp.pk).update(
+        stage=1, plan={**ramp.plan, "finish": "nothing_found"}, finding={"accepted": ["judged", "shares"]}
+    )
+    Split.objects.update(share=5000)
+    Candidate.objects.filter(pk=ramp.candidate_id).update(report_digest="0" * 64)
+    for _ in range(40):
+        met(True)
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.finding["accepted"]) == ("holding", ["judged", "shares"])
+    assert "evaluate again" in ramp.finding["words"]
+
+
+def test_sessions_that_are_judged_in_one_arm_alone_hold_it(ramp: Ramp, met: Met) -> None:
+    live = ramp_units.answerer(ramp.split, is_candidate=False)
+    for place in range(120):
+        met(place % 4 == 0, answered_by=[live])
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.finding["doubts"]) == ("holding", ["judged"])
+    assert "0 of 90 sessions at 25%" in ramp.finding["words"]
+
+
+def test_doubts_hold_a_stage_that_is_due_though_nothing_is_new(
+    ramp: Ramp, met: Met, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(40):
+        met(True)
+    with monkeypatch.context() as patched:
+        patched.setattr(ramp_judging, "_go_on", lambda *_: None)
+        assert looked(ramp).state == "running"
+    assert looked(ramp).state == "holding"
+
+
+def test_harm_that_was_found_before_the_live_version_moved_is_still_told_as_harm(ramp: Ramp) -> None:
+    ramp_moves.end_share(ramp, {"words": "harm", "signals": ["failed"]})
+    Split.objects.update(closed_at=timezone.now())
+    assert looked(ramp).state == "taken_back"
 
 
 def test_a_move_of_the_live_version_stops_it(build: Build, ramp: Ramp, cast: Cast) -> None:

@@ -6,7 +6,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import AuditEntry
+from flywheel.accounts.models import AuditEntry, Notice
 from flywheel.agents.models import Agent, Split
 from flywheel.core.evidence.ramp.ramp_plan import Plan, Stage
 from flywheel.edge.refusals import Refused, Stale
@@ -131,6 +131,57 @@ def test_all_checks_of_a_promotion_hold_at_both_ends(candidate: Candidate, cast:
         ramp_moves.finish(ramp=ramp, actor=None, reason="x", generation=ramp.generation)
     assert Ramp.objects.get(pk=ramp.pk).state == "running"
     assert Promotion.objects.filter(candidate=candidate).count() == 0
+
+
+def test_who_launched_the_candidate_may_take_it_back_and_not_let_it_go_further(
+    candidate: Candidate, cast: Cast
+) -> None:
+    ramp, launcher = running(candidate, cast), Actor(cast.trainer)
+    for act in (ramp_moves.advance, ramp_moves.finish):
+        with pytest.raises(Refused, match="you launched"):
+            act(ramp=ramp, actor=launcher, reason="x", generation=ramp.generation)
+    ramp_moves.hold(ramp=ramp, actor=launcher, reason="x", generation=ramp.generation)
+    with pytest.raises(Refused, match="you launched"):
+        ramp_moves.go_on(ramp=ramp, actor=launcher, reason="x", generation=ramp.generation)
+    ramp_moves.take_back(ramp=ramp, actor=launcher, reason="x", generation=ramp.generation)
+    assert ramp.state == "taken_back"
+
+
+def test_where_harm_was_found_meanwhile_only_the_way_back_is_left(candidate: Candidate, cast: Cast) -> None:
+    ramp = running(candidate, cast)
+    ramp_moves.end_share(ramp, {"words": "harm", "signals": ["failed"]})
+    approver = Actor(cast.approver)
+    for act in (ramp_moves.advance, ramp_moves.hold, ramp_moves.finish, ramp_moves.stop):
+        with pytest.raises(Stale):
+            act(ramp=Ramp.objects.get(pk=ramp.pk), actor=approver, reason="x", generation=ramp.generation)
+    Ramp.objects.filter(pk=ramp.pk).update(state="holding")
+    with pytest.raises(Stale):
+        ramp_moves.go_on(ramp=Ramp.objects.get(pk=ramp.pk), actor=approver, reason="x", generation=ramp.generation)
+    assert (share(ramp), Agent.objects.get(pk=candidate.agent_id).live) == (0, candidate.baseline)
+    ramp_moves.take_back(ramp=Ramp.objects.get(pk=ramp.pk), actor=None, reason="harm", generation=ramp.generation)
+    assert Ramp.objects.get(pk=ramp.pk).state == "taken_back"
+
+
+def test_a_plan_judges_only_categories_that_there_are(candidate: Candidate, cast: Cast) -> None:
+    plan = Plan(alphas={"failed": 0.01, "bucket:wrong_tol": 0.01})
+    with pytest.raises(Refused, match="wrong_tol") as caught:
+        ramp_moves.begin(
+            candidate=candidate,
+            plan=plan,
+            actor=Actor(cast.approver),
+            reason="x",
+            generation=candidate.agent.generation,
+        )
+    assert caught.value.field == "alphas"
+
+
+def test_people_are_told_of_a_stage_and_not_that_it_goes_on(candidate: Candidate, cast: Cast) -> None:
+    ramp = running(candidate, cast)
+    ramp_moves.hold(ramp=ramp, actor=Actor(cast.approver), reason="x", generation=ramp.generation)
+    ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="x", generation=ramp.generation)
+    ramp_moves.take_back(ramp=ramp, actor=Actor(cast.approver), reason="x", generation=ramp.generation)
+    told = Notice.objects.filter(subject=str(ramp)).order_by("pk")
+    assert list(told.values_list("event", flat=True)) == ["ramp.stage_reached", "ramp.held", "ramp.taken_back"]
 
 
 def test_an_agent_has_one_ramp_at_a_time(candidate: Candidate, cast: Cast) -> None:

@@ -41,6 +41,52 @@ def test_a_session_is_final_once_it_is_silent_read_and_its_result_known(ramp: Ra
     assert final(ramp, after=4000) == [early, unread, unknown, known]
 
 
+def test_what_is_said_of_a_session_later_is_no_sign_of_life(ramp: Ramp, met: Met) -> None:
+    unit = met(True, outcome=None)
+    now = timezone.now()
+    Trajectory.objects.filter(session_id=unit.name).update(
+        outcome="failed", ended_at=now - timedelta(seconds=100), changed_at=now, detected_at=now
+    )
+    assert final(ramp) == [unit]
+
+
+@pytest.mark.parametrize(("shown", "is_final"), [("error", True), ("unsafe", True), ("nothing", False)])
+def test_a_session_that_went_wrong_for_all_to_see_needs_no_outcome(
+    ramp: Ramp, met: Met, shown: str, is_final: bool
+) -> None:
+    is_error = shown == "error"
+    unit = met(
+        True,
+        outcome=None,
+        status="error" if is_error else "ok",
+        error="502: away" if is_error else "",
+        error_count=int(is_error),
+    )
+    if shown == "unsafe":
+        row = trajectory(unit)
+        Proposal.objects.create(
+            project=row.project, trajectory=row, detector="unsafe_call", bucket="unsafe_action", score=0.9, evidence="x"
+        )
+    found = final(ramp)
+    assert found == ([unit] if is_final else [])
+    if is_final:
+        assert found[0].parts["failed"] is None
+        assert (found[0].parts["errors"], found[0].parts["unsafe"]) == (float(is_error), float(not is_error))
+
+
+@pytest.mark.parametrize("arm", [True, False])
+def test_a_session_that_had_begun_before_the_ramp_is_judged_in_neither_arm(ramp: Ramp, met: Met, arm: bool) -> None:
+    unit = met(arm)
+    Trajectory.objects.filter(session_id=unit.name).update(received_at=ramp.split.created_at - timedelta(seconds=1))
+    assert [found.mixed for found in final(ramp)] == ["earlier"]
+
+
+def test_calls_of_another_agent_in_the_same_session_say_nothing(ramp: Ramp, met: Met) -> None:
+    own = ramp_units.answerer(ramp.split, is_candidate=True)
+    met(True, answered_by=[own, "other@1:" + "0" * 64])
+    assert [unit.mixed for unit in final(ramp)] == [""]
+
+
 def test_what_nobody_ever_learns_is_missing_and_not_a_success(ramp: Ramp, met: Met) -> None:
     met(True, outcome=None)
     assert parts(ramp, after=4000)["failed"] is None

@@ -16,7 +16,7 @@ from flywheel.core.evidence.statistics.sequential.arm_difference import not_wors
 from flywheel.core.evidence.statistics.sequential.share_check import share_log_wealth
 
 DOUBT: Final = 0.001
-"""The chance that a ramp whose coin and results are sound is ever held."""
+"""The chance of each doubt, that a ramp whose coin and results are sound is ever held for it."""
 PROOF: Final = 0.05
 """The chance that a ramp finishes by proof though the candidate is worse by the margin or more."""
 MISSING: Final = "missing"
@@ -102,19 +102,25 @@ def harms(plan: Plan, wealth: Mapping[str, float]) -> list[str]:
     return sorted(reached, key=lambda key: -reached[key])
 
 
-def doubts(plan: Plan, wealth: Mapping[str, float], met: Sequence[tuple[int, int, int]]) -> dict[str, str]:
-    """Why no comparison holds, in words, by what is doubted (`shares`, `missing`); empty where nothing is.
+def doubts(
+    plan: Plan,
+    wealth: Mapping[str, float],
+    met: Sequence[tuple[int, int, int]],
+    judged: Sequence[tuple[int, int, int]] = (),
+) -> dict[str, str]:
+    """Why no comparison holds, in words, by what is doubted (`shares`, `judged`, `missing`); empty
+    where nothing is.
 
     `met` has, for each share in parts of `WHOLE`, the sessions that were put into the candidate's arm and into live's,
-    final or not.
+    final or not; `judged` those of them that were judged.
     """
     found = {}
-    stages = [(share / WHOLE, candidate, live) for share, candidate, live in met if candidate + live]
-    if share_log_wealth(stages) >= -math.log(DOUBT):
-        counts = "; ".join(
-            f"{candidate:,} of {candidate + live:,} sessions at {share:.0%}" for share, candidate, live in stages
-        )
+    if counts := _unlike_planned(met):
         found["shares"] = f"the arms are not as large as planned: {counts} went to the candidate"
+    if counts := _unlike_planned(judged):
+        found["judged"] = (
+            f"sessions are judged more often in one arm than in the other: the candidate has {counts} that were judged"
+        )
     is_unsure = wealth[MISSING] >= UNSURE and "failed" in _reached(plan, wealth)
     if is_unsure or wealth[MISSING] >= 1 / DOUBT:
         found[MISSING] = "results are missing more often in one arm than in the other"
@@ -134,6 +140,16 @@ def proof(plan: Plan, sessions: Sequence[Session]) -> float:
         margin=plan.margin,
     )
     return float(path.max())
+
+
+def _unlike_planned(arms: Sequence[tuple[int, int, int]]) -> str:
+    """The candidate's part at each share in words, where the shares do not explain it; else empty."""
+    stages = [(share / WHOLE, candidate, live) for share, candidate, live in arms if candidate + live]
+    if share_log_wealth(stages) < -math.log(DOUBT):
+        return ""
+    return "; ".join(
+        f"{candidate:,} of {candidate + live:,} sessions at {share:.0%}" for share, candidate, live in stages
+    )
 
 
 def _reached(plan: Plan, wealth: Mapping[str, float]) -> dict[str, float]:

@@ -88,6 +88,9 @@ class Plan:
         _between("margin", self.margin, 0.001, 0.5)
         _between("quiet_s", self.quiet_s, 1, 86_400)
         _between("wait_s", self.wait_s, self.quiet_s, 30 * 86_400)
+        buckets = [key for key in self.alphas if key.startswith(BUCKET)]
+        if len(buckets) > MOST_BUCKETS:
+            raise FieldError(f"at most {MOST_BUCKETS} categories are judged, not {len(buckets)}", field="alphas")
         for key, alpha in self.alphas.items():
             if key not in SIGNALS and not (key.startswith(BUCKET) and key != BUCKET):
                 raise FieldError(f"{key!r} is no signal; there are {', '.join(SIGNALS)} and bucket:…", field="alphas")

@@ -296,7 +296,7 @@ def find(request: KeyRequest, model: str) -> Route | Fork:
 def problem_of(split: Split) -> str:
     """Why calls cannot be sent to one of the split's versions, so that the live one answers everybody; else empty."""
     try:
-        _arms(split, split.agent, split.agent.live_id, split.agent.served, 0)
+        _arms(split, split.agent, split.agent.served, 0)
     except NoRoute as missing:
         return str(missing)
     return ""
@@ -310,17 +310,16 @@ def _fork(agent: Any, key_id: int) -> Fork | None:
         return None
     row = split.row
     try:
-        live, candidate = _arms(row, agent, split.live_id, split.served, key_id)
+        live, candidate = _arms(row, agent, split.served, key_id)
     except NoRoute as missing:
         log.warning("a ramp of %s does not go on, its live version answers everybody: %s", agent, missing)
         return None
-    otherwise = candidate if split.live_id == row.candidate_id else live
-    return Fork(split, replace(live, arm="live"), replace(candidate, arm="candidate"), otherwise)
+    return Fork(split, replace(live, arm="live"), replace(candidate, arm="candidate"), live)
 
 
-def _arms(split: Split, agent: Agent, live_id: int | None, served: str, key_id: int) -> list[Route]:
+def _arms(split: Split, agent: Agent, served: str, key_id: int) -> list[Route]:
     """The ways to the split's versions. Raises NoRoute where there is none, or no key for it."""
-    names = split.served | ({str(live_id): served} if served else {})
+    names = split.served | ({str(split.live_id): served} if served else {})
     versions = (split.live, split.candidate)
     ways = [keyed(_way(agent.project_id, key_id, one, names.get(str(one.pk), ""))) for one in versions]
     for way in ways:

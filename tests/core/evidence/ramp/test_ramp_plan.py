@@ -42,6 +42,7 @@ def test_a_plan_is_the_same_from_its_json() -> None:
         ({"alphas": {"failed": float("nan")}}, "alphas.failed", "nan"),
         ({"alphas": {"unsafe": 0.01}}, "alphas", "failed must be judged"),
         ({"alphas": {"failed": 0.01, "mood": 0.01}}, "alphas", "is no signal"),
+        ({"alphas": {"failed": 0.01} | {f"bucket:{n}": 1e-5 for n in range(21)}}, "alphas", "at most 20 categories"),
         ({"limits": {"failed": 1}}, "limits", "takes no limit"),
         ({"limits": {"slow": 0}}, "limits.slow", "not 0"),
         ({"quiet_s": 0}, "quiet_s", "from 1"),

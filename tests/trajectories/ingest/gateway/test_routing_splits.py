@@ -238,15 +238,6 @@ def test_after_the_end_everybody_has_the_live_version(
         assert arm(client, gate, upstream, session) == "live, no split"
 
 
-def test_a_holdback_ends_at_its_candidate_which_is_live(
-    client: Client, gate: Headers, upstream: Upstream, split: Split
-) -> None:
-    Agent.objects.update(live=split.candidate)
-    sessions = of_each_arm(client, gate, upstream)
-    Split.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
-    assert {arm(client, gate, upstream, session) for session in sessions} == {"candidate, no split"}
-
-
 def test_a_live_version_that_somebody_else_moved_answers_everybody(
     client: Client, gate: Headers, upstream: Upstream, split: Split, build: Build
 ) -> None:
