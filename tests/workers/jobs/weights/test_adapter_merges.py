@@ -72,7 +72,7 @@ def test_what_is_downloaded_answers_as_base_and_adapter_do(
     tokens = tokenizer("Meet Bako on friday", return_tensors="pt")["input_ids"]
     with torch.inference_mode():
         apart = (whole(input_ids=tokens).logits - tuned(input_ids=tokens).logits).abs().max()
-    assert apart < 1e-5
+    assert apart < 1e-4  # merged once and added each time round apart, by a few digits of float32
     with torch.inference_mode(), tuned.disable_adapter():
         bare = tuned(input_ids=tokens).logits
     assert (whole(input_ids=tokens).logits - bare).abs().max() > 0.1
