@@ -176,7 +176,7 @@ def begun(build: "Build", cast: "Cast", agent_name: str, server: str) -> "Ramp":
 def tried(installation: Installation, ramp: "Ramp", key: str, seed: int, kills: bool) -> dict[str, Any]:
     """Carry out one try: `{"seconds", "sessions", "unit", "errors", "killed"}`, of its way back, its calls, the session
     that decided, calls that failed, and what was killed."""
-    from django.db import connection
+    from django.db import Error, connection
 
     from flywheel.agents.models import SplitUnit
 
@@ -185,7 +185,7 @@ def tried(installation: Installation, ramp: "Ramp", key: str, seed: int, kills: 
     deadline = time.time() + PATIENCE_S
     while time.time() < deadline:
         time.sleep(0.25)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Error):  # the database may be the one that was killed
             connection.close()
             ramp.refresh_from_db()
         if ramp.state == "taken_back" and time.time() - traffic.last_of_candidate() > CALM_S:

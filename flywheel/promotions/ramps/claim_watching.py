@@ -302,13 +302,15 @@ def _bring_back(watch: Watch, signal: str) -> None:
             did = f"not rolled back: {refused}"
     watch.broken[signal]["did"] = did
     project, version = watch.agent.project, promotion.after
-    notify(
-        project=project,
-        event=NoticeEvent.CLAIM_BROKEN,
-        subject=str(watch),
-        title=f"{version} shows more {SIGNALS[signal].label} than it claimed",
-        text=f"Claimed in at most {percent(watch.claims[signal])} of the sessions; broken after {watch.sessions:,}. "
-        + (f"{promotion.before} is live again." if did == "rolled back" else "Nothing was rolled back: decide."),
-        url=reverse("promotions:index", args=[project.slug]),
-    )
-    Watch.objects.filter(pk=watch.pk).update(broken=watch.broken)
+    with transaction.atomic():  # told once
+        Watch.objects.filter(pk=watch.pk).update(broken=watch.broken)
+        notify(
+            project=project,
+            event=NoticeEvent.CLAIM_BROKEN,
+            subject=str(watch),
+            title=f"{version} shows more {SIGNALS[signal].label} than it claimed",
+            text=f"Claimed in at most {percent(watch.claims[signal])} of the sessions; "
+            f"broken after {watch.sessions:,}. "
+            + (f"{promotion.before} is live again." if did == "rolled back" else "Nothing was rolled back: decide."),
+            url=reverse("promotions:index", args=[project.slug]),
+        )

@@ -136,22 +136,26 @@ def evidence(ramp: Ramp) -> Evidence:
     by_share = _by_share(ramp.split, [*plan.signals])
     live, candidate = Arm(), Arm()
     met: dict[int, tuple[int, int]] = {}
+    judged: dict[int, tuple[int, int]] = {}
     mixed: dict[str, int] = {}
     in_stage = 0
     for row in by_share:
         _add(candidate if row["is_candidate"] else live, row, plan.signals)
-        arms_met = met.get(row["share"], (0, 0))
-        met[row["share"]] = (
-            arms_met[0] + row["met"] * row["is_candidate"],
-            arms_met[1] + row["met"] * (not row["is_candidate"]),
-        )
+        for counted, name in ((met, "met"), (judged, "final")):
+            in_candidate, in_live = counted.get(row["share"], (0, 0))
+            counted[row["share"]] = (
+                in_candidate + row[name] * row["is_candidate"],
+                in_live + row[name] * (not row["is_candidate"]),
+            )
         for reason in SplitUnit.Mixed:
             if count := row[f"mixed_{reason}"]:
                 mixed[reason.label] = mixed.get(reason.label, 0) + count
         if row["share"] == plan.stages[ramp.stage].share:
             in_stage += row["final"]
     wealth = wealth_now(ramp.split, plan)
-    found = doubts(plan, wealth, [(share, *counts) for share, counts in sorted(met.items())])
+    found = doubts(
+        plan, wealth, *([(share, *counts) for share, counts in sorted(counted.items())] for counted in (met, judged))
+    )
     accepted = ramp.finding.get("accepted", ())
     arms, shares, failed = _judged(ramp.split)
     return Evidence(
