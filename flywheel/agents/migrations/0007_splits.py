@@ -65,6 +65,10 @@ class Migration(migrations.Migration):
             model_name='splitunit',
             index=models.Index(condition=models.Q(('frozen_at', None)), fields=['split', 'look_at'], name='split_unit_awaited'),
         ),
+        migrations.AddIndex(
+            model_name='splitunit',
+            index=models.Index(condition=models.Q(('trace_id', ''), _negated=True), fields=['trace_id'], name='split_unit_trace'),
+        ),
         migrations.AddConstraint(
             model_name='splitunit',
             constraint=models.UniqueConstraint(fields=('split', 'kind', 'name'), name='split_unit_once'),

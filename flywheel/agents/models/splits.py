@@ -91,7 +91,10 @@ class SplitUnit(models.Model):
             models.UniqueConstraint(fields=["split", "kind", "name"], name="split_unit_once"),
             models.UniqueConstraint(fields=["split", "number"], name="split_unit_number_once"),
         ]
-        indexes = [models.Index(fields=["split", "look_at"], name="split_unit_awaited", condition=Q(frozen_at=None))]
+        indexes = [
+            models.Index(fields=["split", "look_at"], name="split_unit_awaited", condition=Q(frozen_at=None)),
+            models.Index(fields=["trace_id"], name="split_unit_trace", condition=~Q(trace_id="")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

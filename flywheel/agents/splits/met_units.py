@@ -5,10 +5,12 @@ So a higher share moves nobody who has begun, over processes and restarts. A uni
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 
+from flywheel.agents.models import Split
 from flywheel.agents.splits.assignment import Unit, coin
 from flywheel.agents.splits.open_splits import OpenSplit
-from flywheel.system.sql import planned
+from flywheel.system.sql import bound, planned
 
 REMEMBERED = 20_000
 """Units that a process keeps in memory."""
@@ -72,5 +74,26 @@ WHERE unit.kind = given.kind AND unit.name = given.name
 """The coin falls against the share that the split has in this moment, whatever the process remembers of it.
 
 Not flushed before the call goes on: where a crash of the machine loses the row, the same coin falls once more."""
+
+_FORGET = """
+UPDATE agents_splitunit AS unit
+SET trace_id = CASE WHEN unit.trace_id = ANY(%(traces)s) THEN '' ELSE unit.trace_id END,
+    name = CASE WHEN unit.kind = 'session' AND NOT unit.name = ANY(%(sessions)s) THEN unit.name
+        ELSE 'deleted ' || unit.id END
+FROM agents_split AS split JOIN agents_agent AS agent ON agent.id = split.agent_id
+WHERE split.id = unit.split_id AND agent.project_id = %(project)s
+AND (unit.trace_id = ANY(%(traces)s) OR (unit.split_id = ANY(%(splits)s) AND unit.kind = 'session'
+    AND unit.name = ANY(%(sessions)s)))
+"""
+
+
+def forget(project_id: int, *, trace_ids: Sequence[str], sessions: Sequence[str]) -> None:
+    """Take the names of deleted traces, and of sessions of which nothing is left, out of the units that met an arm.
+    How they went stays, since it was judged; one that is heard of again is another unit."""
+    splits = list(Split.objects.filter(agent__project=project_id).values_list("pk", flat=True))
+    if splits:
+        values = {"project": project_id, "splits": splits, "traces": list(trace_ids), "sessions": list(sessions)}
+        bound(_FORGET, values)
+
 
 met_units = MetUnits()

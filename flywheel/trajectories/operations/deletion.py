@@ -19,6 +19,7 @@ from django.db.models.functions import Cast
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Project
 from flywheel.agents.models import Agent
+from flywheel.agents.splits import met_units
 from flywheel.system.sql import bound
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Batch, Blob, Body, Event, Feedback, ModelCall, Quarantined, Step, Trajectory
@@ -173,6 +174,9 @@ def erase(project: Project, rows: Sequence[Trajectory], *, is_judged: bool = Tru
     _results().filter(trajectory__in=keys).update(trajectory=None)
     Step.objects.filter(trajectory__in=keys)._raw_delete(connection.alias)
     Trajectory.objects.filter(pk__in=keys).delete()
+    sessions = {row.session_id for row in rows} - {""}
+    kept = Trajectory.objects.filter(project=project, session_id__in=sessions).values_list("session_id", flat=True)
+    met_units.forget(project.pk, trace_ids=names, sessions=sorted(sessions - set(kept)))
     _sweep_values(project, digests)
 
 

@@ -27,6 +27,7 @@ from flywheel.trajectories.models import Batch, Blob, Body, Event, Feedback, Qua
 from flywheel.trajectories.operations.deletion import REMOVED, delete, delete_all, held_by
 from flywheel.trajectories.store.merge import store
 from flywheel.trajectories.store.rows import trajectory_rows
+from tests.agents.splits.splitting import split_of
 from tests.conftest import Build, Cast
 from tests.trajectories.formats.sending import as_json
 from tests.trajectories.talking import TRACE, body_of, episode, request_of, span, text
@@ -246,6 +247,31 @@ def test_a_rollout_leaves_its_score(cast: Cast, build: Build) -> None:
     assert (result.trajectory, result.score) == (None, 1.0)
 
 
+def test_sessions_that_met_an_arm_lose_their_names_once_nothing_is_left_of_them(cast: Cast, build: Build) -> None:
+    live = build.version()
+    split = split_of(live, build.version(system_prompt="Another"))
+    rows = [build.trajectory(agent=live.agent, session_id=name) for name in ("whole", "half", "half", "")]
+    unit = split.units.create
+    whole, half, trace, beginning, other = (
+        unit(kind="session", name="whole", is_candidate=True, share=1, parts={"failed": 1.0}),
+        unit(kind="session", name="half", trace_id=rows[1].trace_id, is_candidate=True, share=1),
+        unit(kind="trace", name=rows[3].trace_id, trace_id=rows[3].trace_id, is_candidate=True, share=1),
+        unit(kind="beginning", name="digest", trace_id=rows[0].trace_id, is_candidate=True, share=1),
+        unit(kind="session", name="another", trace_id=OTHER, is_candidate=True, share=1),
+    )
+    gone = [rows[0], rows[1], rows[3]]
+    delete_all(project=cast.project, keys=[row.pk for row in gone], actor=Actor(cast.admin))
+    told = {row.pk: (row.name, row.trace_id) for row in split.units.all()}
+    assert told == {
+        whole.pk: (f"deleted {whole.pk}", ""),
+        half.pk: ("half", ""),
+        trace.pk: (f"deleted {trace.pk}", ""),
+        beginning.pk: (f"deleted {beginning.pk}", ""),
+        other.pk: ("another", OTHER),
+    }
+    assert split.units.get(pk=whole.pk).parts == {"failed": 1.0}, "how it went was judged"
+
+
 def test_only_an_admin_deletes_and_twice_is_once(cast: Cast, build: Build, sign_in: Callable[[User], Client]) -> None:
     row = build.trajectory()
     address = reverse("trajectories:delete", args=[cast.project.slug, row.trace_id])
@@ -267,7 +293,7 @@ def test_every_model_that_names_a_trajectory_is_known_to_deletion() -> None:
     assert named == {
         *("Step", "ModelCall", "Event", "Feedback", "Body", "Quarantined", "Words", "Comment"),
         *("Proposal", "Failure", "QueueItem", "Result"),
-        *("Sketch", "Member", "TrainingAttempt"),
+        *("Sketch", "Member", "TrainingAttempt", "SplitUnit"),
     }
 
 
