@@ -5,7 +5,6 @@ import gzip
 import io
 import socket
 import threading
-import time
 import tracemalloc
 import weakref
 from contextlib import nullcontext
@@ -69,7 +68,7 @@ def test_thirty_two_senders_of_large_bodies_do_not_fill_the_memory() -> None:
     size, budget, door = 8 * 2**20, 16 * 2**20, Door(budget=16 * 2**20)
     bomb = gzip.compress(bytes(size))
     told: list[str] = []
-    together = threading.Barrier(32)
+    together, is_full = threading.Barrier(32), threading.Event()
 
     def send() -> None:
         request = WSGIRequest(
@@ -85,9 +84,10 @@ def test_thirty_two_senders_of_large_bodies_do_not_fill_the_memory() -> None:
         try:
             with door.room() as room:
                 _, body = read_body(request, room)
-                time.sleep(0.2)
+                is_full.wait(PATIENCE_S)
                 told.append("read" if len(body) == size else "cut")
         except Busy:
+            is_full.set()
             told.append("busy")
 
     senders = [threading.Thread(target=send) for _ in range(32)]
