@@ -64,12 +64,17 @@ def handler(label: str) -> Callable[[jobs.Lease], None]:
 def detect(project_id: int | None = None) -> None:
     """Let the detectors read what arrived and was not read yet. Ingest asks for it; beat sees what was missed.
 
-    They read it humbly: a burst of spans is stored first, and read when it is over.
+    They read it humbly: a burst of spans is stored first, and read when it is over. But not beside the judge of a
+    ramp, which beat runs too: whoever is descheduled with the interpreter's lock in hand holds up the whole process.
     """
+    from flywheel.promotions.models import Ramp
     from workers.jobs.detection import detect_waiting
     from workers.processes.niceness import humbly
 
-    humbly(lambda: detect_waiting(project_id))
+    if Ramp.objects.filter(state__in=Ramp.OPEN).exists():
+        detect_waiting(project_id)
+    else:
+        humbly(lambda: detect_waiting(project_id))
 
 
 @shared_task(name="workers.sweep")  # type: ignore[untyped-decorator]
@@ -101,7 +106,7 @@ def advance() -> None:
 
 @shared_task(name="workers.judge")  # type: ignore[untyped-decorator]
 def judge() -> None:
-    """Every two seconds, in beat: judge the ramps that are under way, and let their splits hold for a little longer.
+    """Every second, in beat: judge the ramps that are under way, and let their splits hold for a little longer.
     Apart from all else, which may not hold up the way back."""
     from flywheel.promotions.ramps import ramp_judging
 

@@ -15,7 +15,7 @@ QUEUE = "flywheel"
 EXPIRE_EVERY_S = 300.0
 ADD_UP_EVERY_S = 60.0
 SWEEP_EVERY_S = 5.0
-JUDGE_EVERY_S = 2.0
+JUDGE_EVERY_S = 1.0
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,7 @@
 """Whether a split holds at the moment, as this process can know.
 
 The judge of a ramp writes into the split until when it holds, by the clock of the database, and does so again every
-two seconds. The time that is left is measured by that same clock and then counted down here, on one that nobody sets. A
+second. The time that is left is measured by that same clock and then counted down here, on one that nobody sets. A
 lease counts from when this process first saw it: one that is not renewed runs out, whatever any clock says then.
 """
 

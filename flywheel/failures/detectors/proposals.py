@@ -36,22 +36,43 @@ def unread(
 
     `after` is the primary key from which on to look.
     """
-    found = bound(_UNREAD, [are_rollouts, after, project_id, project_id, limit])
+    return _outlines(_UNREAD, [are_rollouts, after, project_id, project_id, limit])
+
+
+def read_now(keys: Sequence[int], most_steps: int) -> None:
+    """Let the detectors read those of these trajectories that they have not read since they last grew, in this order
+    and up to so many steps, for somebody who cannot wait until it is their turn."""
+    found = {row.pk: row for row in _outlines(_UNREAD_OF, [list(keys)])}
+    steps = 0
+    rows = []
+    for row in (found[key] for key in keys if key in found):
+        steps += row.step_count
+        if steps > most_steps:
+            break
+        rows.append(row)
+    detect(rows)
+
+
+def _outlines(statement: str, values: Sequence[Any]) -> list[Outline]:
+    found = bound(statement, values)
     return [
         Outline(*[*columns, read_json(interventions), _definitions(tools), read_json(metadata)])
         for *columns, interventions, tools, metadata in found
     ]
 
 
-_UNREAD = """
+_OUTLINE = """
 SELECT kept.id, kept.project_id, kept.trace_id, kept.changed_at, kept.step_count, kept.event_count, kept.outcome,
     kept.interventions::text, coalesce(nullif(kept.tools, '[]'), version.tools, '[]')::text, kept.metadata::text
 FROM trajectories_trajectory AS kept LEFT JOIN agents_version AS version ON version.id = kept.version_id
-WHERE (kept.detected_at IS NULL OR kept.detected_at < kept.changed_at) AND (kept.source IN ('rollout', 'training')) = %s
+WHERE (kept.detected_at IS NULL OR kept.detected_at < kept.changed_at)
+"""
+_UNREAD = f"""{_OUTLINE} AND (kept.source IN ('rollout', 'training')) = %s
     AND kept.id > %s AND (%s::bigint IS NULL OR kept.project_id = %s)
 ORDER BY kept.id
 LIMIT %s
 """
+_UNREAD_OF = f"{_OUTLINE} AND kept.id = ANY(%s)"
 
 
 @lru_cache(maxsize=64)

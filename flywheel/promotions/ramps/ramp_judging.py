@@ -1,4 +1,4 @@
-"""The judge of ramps: every two seconds, in beat.
+"""The judge of ramps: every second, in beat.
 
 It freezes the sessions that have become final, bets on them, and acts: it takes back at a signal's bound, holds where
 no comparison holds, and goes on along the plan. Only after a look that went well it renews the split's lease, so that
@@ -36,6 +36,10 @@ State = Ramp.State
 def look() -> None:
     """Judge every ramp that is under way. One that fails costs the others nothing."""
     for pk in Ramp.objects.filter(state__in=Ramp.OPEN).values_list("pk", flat=True):
+        try:
+            ramp_units.read_awaited(Ramp.objects.select_related("split__agent").get(pk=pk), timezone.now())
+        except Exception:
+            log.exception("detectors could not read what ramp %s waits for; it is judged by what they have read", pk)
         try:
             judge(pk)
         except Stale:

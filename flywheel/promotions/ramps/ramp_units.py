@@ -16,6 +16,7 @@ from django.db import connection
 from flywheel.agents.models import Split, SplitUnit
 from flywheel.agents.splits.assignment_tokens import is_assignment
 from flywheel.core.evidence.ramp.ramp_plan import Plan
+from flywheel.failures.detectors import proposals
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps.session_results import COLUMNS, UNSAFE, Read, buckets_of, calls_of, parts_of
 from flywheel.trajectories.formats.semantics.sent_attributes import ASSIGNMENT
@@ -25,8 +26,11 @@ UNITS: Final = 2000
 """Looked at in one go."""
 TRAJECTORIES: Final = 100
 """Of one session that are read: one session that all calls share is one look, however long it grows."""
-OFTEN, SELDOM = timedelta(seconds=2), timedelta(seconds=60)
+OFTEN, SELDOM = timedelta(seconds=1), timedelta(seconds=60)
 """Between two looks at a session that is not final; one that has waited for long is looked at less often."""
+
+READ, READ_STEPS = 100, 5000
+"""Trajectories, and steps of them, that detectors read for the judge at once. What is more waits for its turn."""
 
 _TRAJECTORIES = f"""
 SELECT unit.id, {COLUMNS}
@@ -36,6 +40,7 @@ CROSS JOIN LATERAL (
     WHERE {{column}} = unit.name AND project_id = %(project)s AND agent_id = %(agent)s AND source = %(source)s
     ORDER BY id LIMIT %(most)s
 ) AS found
+WHERE {{which}}
 """  # noqa: S608 only names of columns
 
 
@@ -78,6 +83,18 @@ def final(ramp: Ramp, now: datetime) -> list[SplitUnit]:
             unit.mixed = SplitUnit.Mixed.CLAIMED
         unit.parts = {} if unit.mixed else parts_of(plan.signals, plan.limits, of_unit, calls, found)
     return sorted(ready, key=lambda unit: unit.pk)
+
+
+def read_awaited(ramp: Ramp, now: datetime) -> None:
+    """Let the detectors read what the judge waits for: they are humble, and on a busy machine it would be minutes until
+    it is their turn. Those whose outcome is known first."""
+    split, quiet = ramp.split, timedelta(seconds=ramp.rules.quiet_s)
+    units = SplitUnit.objects.filter(split=split, frozen_at=None, look_at__lte=now).order_by("look_at", "pk")[:UNITS]
+    of_units = _trajectories(split, list(units), which="coalesce(found.detected_at < found.changed_at, true)")
+    rows = [row for of_unit in of_units.values() for row in of_unit if now - row.silent_since >= quiet]
+    if rows:
+        rows.sort(key=lambda row: (row.failed is None, row.pk))
+        proposals.read_now([row.pk for row in rows[:READ]], READ_STEPS)
 
 
 def answerer(split: Split, *, is_candidate: bool) -> str:
@@ -127,7 +144,7 @@ def _tokens(row: Read) -> Iterator[str]:
     return (each.removeprefix(start) for each in row.attributes if each.startswith(start))
 
 
-def _trajectories(split: Split, units: Sequence[SplitUnit]) -> dict[int, list[Read]]:
+def _trajectories(split: Split, units: Sequence[SplitUnit], *, which: str = "true") -> dict[int, list[Read]]:
     found: dict[int, list[Read]] = defaultdict(list)
     by_session = [unit for unit in units if unit.kind == SplitUnit.Kind.SESSION]
     by_trace = [unit for unit in units if unit.kind != SplitUnit.Kind.SESSION]
@@ -141,7 +158,7 @@ def _trajectories(split: Split, units: Sequence[SplitUnit]) -> dict[int, list[Re
             "most": TRAJECTORIES,
         }
         with connection.cursor() as cursor:
-            cursor.execute(_TRAJECTORIES.format(column=column), values)
+            cursor.execute(_TRAJECTORIES.format(column=column, which=which), values)
             for unit, *row in cursor:
                 found[unit].append(Read(*row))
     return found

@@ -44,6 +44,14 @@ def test_a_judge_that_fails_lets_the_lease_run_out(ramp: Ramp, monkeypatch: pyte
     assert Split.objects.get().lease_until == before
 
 
+def test_a_detector_that_fails_does_not_hold_up_the_judge(
+    ramp: Ramp, met: Met, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ramp_units, "read_awaited", lambda *_: 1 / 0)
+    met(True)
+    assert looked(ramp).split.units.get().number == 1
+
+
 def test_it_goes_to_the_next_stage_after_enough_sessions_and_finishes_by_proof(ramp: Ramp, met: Met) -> None:
     sessions(met, 9, live=0.2, candidate=0.2, share=0.25)
     assert looked(ramp).stage == 0

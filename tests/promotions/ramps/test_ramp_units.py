@@ -2,6 +2,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F, Q
 from django.utils import timezone
 
 from flywheel.agents.models import SplitUnit
@@ -39,6 +40,24 @@ def test_a_session_is_final_once_it_is_silent_read_and_its_result_known(ramp: Ra
     assert final(ramp, after=10) == [unknown, known]
     assert final(ramp, after=40) == [early, unknown, known]
     assert final(ramp, after=4000) == [early, unread, unknown, known]
+
+
+def test_what_the_judge_waits_for_is_read_at_once(ramp: Ramp, met: Met, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown, early, known, grown = (
+        met(True, detected_at=None, outcome=None),
+        met(True, detected_at=None, ago=1, ended_at=timezone.now()),
+        met(True, detected_at=None),
+        met(True, detected_at=timezone.now() - timedelta(hours=1)),
+    )
+    monkeypatch.setattr(ramp_units, "READ", 3)
+    ramp_units.read_awaited(ramp, timezone.now())
+    unread = Trajectory.objects.filter(Q(detected_at=None) | Q(detected_at__lt=F("changed_at")))
+    assert list(unread.values_list("session_id", flat=True)) == [early.name]
+    assert final(ramp) == [known, grown]
+    monkeypatch.setattr(ramp_units, "READ_STEPS", -1)
+    Trajectory.objects.filter(session_id=unknown.name).update(detected_at=None)
+    ramp_units.read_awaited(ramp, timezone.now())
+    assert unread.count() == 2, "a long one waits for its turn"
 
 
 def test_what_is_said_of_a_session_later_is_no_sign_of_life(ramp: Ramp, met: Met) -> None:
@@ -192,5 +211,5 @@ def test_a_session_that_waits_for_long_is_looked_at_less_often(ramp: Ramp, met: 
     now = timezone.now()
     assert ramp_units.final(ramp, now) == []
     waits = [SplitUnit.objects.get(pk=unit.pk).look_at - now for unit in (fresh, old)]
-    assert waits[0] == timedelta(seconds=2)
+    assert waits[0] == timedelta(seconds=1)
     assert timedelta(seconds=14) < waits[1] < timedelta(seconds=16)

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 LIVE = "@live"
 PARTS = ("agent", "weights", "adapter")
 """What a version's name and size are made of."""
-FRESH_S, TRUSTED_S, SPLIT_TRUSTED_S = 1.0, 5.0, 2.0
+FRESH_S, TRUSTED_S, SPLIT_TRUSTED_S = 0.5, 5.0, 1.0
 """For how long what was found is not looked up again, and for how long a call does not wait until it is; less of a
 split, so that a way back takes effect soon."""
 REMEMBERED_S = 900.0

@@ -247,19 +247,21 @@ def test_a_live_version_that_somebody_else_moved_answers_everybody(
     assert arm(client, gate, upstream, "s1") == "third, no split"
 
 
-def test_what_is_remembered_of_a_split_is_trusted_for_two_seconds(
+def test_what_is_remembered_of_a_split_is_trusted_for_a_second(
     client: Client, gate: Headers, upstream: Upstream, split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "TRUSTED_S", 5.0)
+    assert routing.SPLIT_TRUSTED_S == 1.0
+    for name, seconds in (("FRESH_S", 100.0), ("SPLIT_TRUSTED_S", 200.0), ("TRUSTED_S", 1000.0)):
+        monkeypatch.setattr(routing, name, seconds)
     looked: list[str] = []
     monkeypatch.setattr(routing, "_look_up_soon", lambda name, *_: looked.append(name))
     _, session = of_each_arm(client, gate, upstream)
     ((name, (_, found)),) = routing._known.items()
     Split.objects.update(share=0)
-    for age_s, said in ((0.0, "candidate"), (1.5, "candidate"), (2.0, "live, no split")):
+    for age_s, said in ((0.0, "candidate"), (150.0, "candidate"), (200.0, "live, no split")):
         routing._known[name] = time.monotonic() - age_s, found
         assert arm(client, gate, upstream, session) == said
-    assert looked == [name], "and after one second another thread looks"
+    assert looked == [name], "and after half of it another thread looks"
 
 
 def test_a_process_does_not_trust_a_split_beyond_its_lease(
@@ -309,7 +311,7 @@ def test_without_the_database_everybody_has_the_live_version(
     with monkeypatch.context() as outage:
         outage.setattr(routing, "admit", away)
         outage.setattr(MetUnits, "meet", away)
-        assert arm(client, gate, upstream, session) == "candidate", "for the two seconds in which nobody has asked"
+        assert arm(client, gate, upstream, session) == "candidate", "for the second in which nobody has asked"
         assert arm(client, gate, upstream, "new") == "live, no split"
         assert arm(client, gate, upstream, session) == "live, no split", "now it is known to be away"
         outage.setattr(routing, "_away_until", 0.0)
