@@ -31,6 +31,8 @@ from flywheel.promotions.ramps.ramp_evidence import label_of
 
 log = logging.getLogger(__name__)
 State = Ramp.State
+_went_on: dict[int, int] = {}
+"""By ramp how many sessions were final when this process last went on with it: the same ones say the same again."""
 
 
 def look() -> None:
@@ -61,13 +63,14 @@ def judge(pk: int) -> None:
             return
         if ramp.state == State.WAITING:
             ramp_moves.start(ramp=ramp)
-        has_more = False if ramp.finding.get("signals") else _freeze(ramp)
+        last = 0 if ramp.finding.get("signals") else _freeze(ramp)
         if not ramp.finding.get("signals"):
             ramp_moves.renew(ramp)
     if ramp.finding.get("signals"):
         ramp_moves.take_back(ramp=ramp, actor=None, reason=ramp.finding["words"], generation=ramp.generation)
     elif ramp.state == State.RUNNING:
-        _go_on(ramp, has_more)
+        _go_on(ramp, has_more=_went_on.get(pk) != last)
+        _went_on[pk] = last
 
 
 def sessions_of(units: Sequence[SplitUnit]) -> list[Session]:
@@ -88,8 +91,8 @@ def _judgement(ramp: Ramp) -> Judgement:
     return Judgement.from_json(ramp.judgement) if ramp.judgement else Judgement.begin(ramp.rules)
 
 
-def _freeze(ramp: Ramp) -> bool:
-    """Take in what has become final, and end the share where that shows harm. Returns whether there was any."""
+def _freeze(ramp: Ramp) -> int:
+    """Take in what has become final, and end the share where that shows harm. Returns how many sessions are final."""
     units = ramp_units.final(ramp, timezone.now())
     judged = [unit for unit in units if not unit.mixed]
     last = SplitUnit.objects.filter(split=ramp.split_id).aggregate(last=Max("number"))["last"] or 0
@@ -104,7 +107,7 @@ def _freeze(ramp: Ramp) -> bool:
         if signals := harms(ramp.rules, unit.wealth):
             ramp_moves.end_share(ramp, _harm(ramp, unit, signals))
             break
-    return bool(units)
+    return last + len(judged)
 
 
 def _harm(ramp: Ramp, unit: SplitUnit, signals: Sequence[str]) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def _save(units: Sequence[SplitUnit]) -> None:
         cursor.executemany(statement, rows)
 
 
-def _go_on(ramp: Ramp, has_more: bool) -> None:
+def _go_on(ramp: Ramp, *, has_more: bool) -> None:
     """Hold, go to the next stage, or finish, as the plan says. Looks at what all sessions say only where there are more
     than last time, or the stage is due."""
     plan, stage = ramp.rules, ramp.rules.stages[ramp.stage]
