@@ -50,8 +50,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
     if getattr(request, "htmx", None):
         return found
     namespace = request.resolver_match.namespace if request.resolver_match else ""
-    found["projects"], unread, counts = _around(project, request.user.pk)  # type: ignore[arg-type]
-    found["unread_notices"], found["unread_mentions"] = unread
+    found["projects"], found["unread_notices"], counts = _around(project, request.user.pk)  # type: ignore[arg-type]
     found["help_url"] = help_for(request.resolver_match.view_name if request.resolver_match else "")
     if project.is_demo:
         found |= _demo(request, project)
@@ -87,12 +86,10 @@ def _rail(slug: str, namespace: str, is_admin: bool, counts: tuple[int, ...]) ->
     return render_to_string("_rail.html", {"rooms": rooms}), render_to_string("_rail_menu.html", {"rooms": rooms})
 
 
-def _around(project: Project, user: int) -> tuple[list[dict[str, str]], tuple[int, int], tuple[int, ...]]:
-    """The user's projects, their unread notices and mentions here, what waits in each room: one statement, since every
-    page asks."""
-    mine = [project.pk, user] * len(_UNREAD)
-    ((projects, notices, mentions, *counts),) = planned(_AROUND, [user, *mine, *[project.pk] * len(_WAITING)])
-    return json.loads(projects), (notices, mentions), tuple(counts)
+def _around(project: Project, user: int) -> tuple[list[dict[str, str]], int, tuple[int, ...]]:
+    """The user's projects, their unread notices here, what waits in each room: one statement, since every page asks."""
+    ((projects, notices, *counts),) = planned(_AROUND, [user, project.pk, user, *[project.pk] * len(_WAITING)])
+    return json.loads(projects), notices, tuple(counts)
 
 
 _WAITING = {
@@ -109,15 +106,12 @@ _WAITING = {
     "promotions": (Permission.APPROVE, "promotions_candidate WHERE project_id = %s AND state = 'waiting'"),
 }
 """Of a room, for whom something waits there, and what."""
-_UNREAD = [
-    f"{table} WHERE project_id = %s AND user_id = %s AND read_at IS NULL"
-    for table in ("accounts_inboxentry", "trajectories_mention")
-]
+_UNREAD = "accounts_inboxentry WHERE project_id = %s AND user_id = %s AND read_at IS NULL"
 _CAPPED = f"(SELECT count(*) FROM (SELECT FROM {{}} LIMIT {COUNTED_UP_TO + 1}) AS found)"  # noqa: S608
 _AROUND = f"""
 SELECT (
     SELECT coalesce(json_agg(json_build_object('slug', slug, 'name', name) ORDER BY name, id), '[]')::text
     FROM accounts_project
     WHERE id IN (SELECT project_id FROM accounts_membership WHERE user_id = %s)
-), {", ".join(map(_CAPPED.format, (*_UNREAD, *(rows for _, rows in _WAITING.values()))))}
+), {", ".join(map(_CAPPED.format, (_UNREAD, *(rows for _, rows in _WAITING.values()))))}
 """  # noqa: S608

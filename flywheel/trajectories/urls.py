@@ -47,10 +47,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("import/<str:token>/", import_views.map_page, name="map"),
     path("import/<str:token>/preview/", import_views.map_preview, name="map_preview"),
     path("import/<str:token>/discard/", import_views.discard, name="discard"),
-    # /mentions/
-    path("mentions/", comment_views.mentions, name="mentions"),
-    path("mentions/read/", comment_views.read_mentions, name="read_mentions"),
-    path("mentions/people/", comment_views.people, name="people"),
+    path("people/", comment_views.people, name="people"),
     # /quarantine/
     path("quarantine/", quarantine_views.index, name="quarantine"),
     path("quarantine/replay/", quarantine_views.replay_group, name="replay_group"),

@@ -77,7 +77,7 @@ PAGES = {
         trajectories:bulk_actions trajectories:start_bulk trajectories:bulk trajectories:bulk_live
         trajectories:cancel_bulk trajectories:resume_bulk trajectories:bulk_file
         trajectories:metrics trajectories:metrics_figures
-        trajectories:comments trajectories:read_comments trajectories:mentions trajectories:read_mentions
+        trajectories:comments trajectories:read_comments
         failures:index failures:bucket failures:queue failures:review failures:corrected failures:panel
         failures:queues failures:queue_detail failures:queue_agreement failures:desk failures:item
         failures:similar failures:clustering failures:clustering_live failures:cluster failures:neighbours

@@ -44,8 +44,6 @@ SAME = {
     "trajectories:edit_comment": "edit_comment",
     "trajectories:delete_comment": "delete_comment",
     "trajectories:read_comments": "read_mentions",
-    "trajectories:mentions": "list_mentions",
-    "trajectories:read_mentions": "read_mentions",
     "promotions:lineage": "get_lineage",
     "promotions:suites": "list_suites get_suites_of_live",
     "promotions:put_suite": "put_suite",

@@ -7,7 +7,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
-from flywheel.accounts.models import Permission
+from flywheel.accounts.models import NoticeEvent, Permission
 from flywheel.accounts.notices.inbox import inbox, mark_read
 from flywheel.edge.paging import page_at
 
@@ -15,11 +15,15 @@ from flywheel.edge.paging import page_at
 @require_GET
 @requires(Permission.VIEW)
 def inbox_index(request: PageRequest) -> HttpResponse:
-    """The notices, the newest first; `?unread=1` for those alone that are not read."""
+    """The notices, the newest first; `?unread=1` for those alone that are not read, `?event=` for those of one kind."""
     rows = inbox(request.project, request.user)
-    is_unread = request.GET.get("unread") == "1"
+    has_unread = rows.filter(read_at=None).exists()
+    is_unread, event = request.GET.get("unread") == "1", request.GET.get("event", "")
+    event = event if event in NoticeEvent.values else ""
+    rows = rows.filter(notice__event=event) if event else rows
     page = page_at(request, rows.filter(read_at=None) if is_unread else rows)
-    context = {"page": page, "is_unread": is_unread, "has_unread": rows.filter(read_at=None).exists()}
+    context = {"page": page, "is_unread": is_unread, "has_unread": has_unread}
+    context["event"] = NoticeEvent(event).label if event else ""
     return render(request, "accounts/inbox.html", context)
 
 

@@ -14,7 +14,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
-from flywheel.accounts.models import Permission, Project, User
+from flywheel.accounts.models import NoticeEvent, Permission, Project, User
+from flywheel.accounts.notices.inbox import inbox
 from flywheel.agents.models import Agent
 from flywheel.agents.pages.success_chart import marks_of
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
@@ -26,7 +27,6 @@ from flywheel.promotions.pages.ramp_context import open_ramps
 from flywheel.promotions.pages.wheel_turn import DOERS, turn_of
 from flywheel.promotions.suite_standings import live_results
 from flywheel.training.models import TrainingRun
-from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.annotations.project_buckets import every
 from flywheel.trajectories.models import Label, Outcome, Quarantined, Source, Trajectory
 
@@ -36,7 +36,7 @@ CLUSTERED_UP_TO = 20_000
 sessions would make the page wait, and at that size both are narrow."""
 
 WAITING: dict[str, tuple[str, str, str, Permission | None]] = {
-    "comments": ("unread mention", "unread mentions", "trajectories:mentions", None),
+    "comments": ("unread mention", "unread mentions", "notices:index", None),
     "proposals": ("proposal to review", "proposals to review", "failures:queue", Permission.REVIEW),
     "failures": (
         "failure not yet turned into a test",
@@ -62,6 +62,8 @@ WAITING: dict[str, tuple[str, str, str, Permission | None]] = {
     "candidates": ("candidate to decide", "candidates to decide", "promotions:index", Permission.APPROVE),
 }
 """One of what waits, several, the page where it is decided, and who may; None is whoever looks."""
+
+UNREAD_MENTIONS = f"?unread=1&event={NoticeEvent.MENTION}"
 
 
 @require_GET
@@ -181,7 +183,7 @@ def waiting_counts(project: Project, user: User) -> dict[str, int]:
     """Count what waits, by the keys of ``WAITING``."""
     produced = Trajectory.objects.filter(project=project).exclude(source__in=Source.ATTEMPTS)
     return {
-        "comments": comments.unread_count(project, user),
+        "comments": inbox(project, user).filter(read_at=None, notice__event=NoticeEvent.MENTION).count(),
         "proposals": produced.filter(label="", proposed_bucket__gt="").count(),
         "failures": produced.filter(label=Label.FAILURE, tasks=None, failures__current=True).count(),
         "tasks": Task.objects.filter(project=project, is_proved=False, retired_at=None).count(),
@@ -199,7 +201,7 @@ def waiting(project: Project, permissions: Iterable[str], counts: Mapping[str, i
     for name, (one, many, page, permission) in WAITING.items():
         if count := counts[name]:
             is_yours = permission is None or permission in permissions
-            url = reverse(page, args=[project.slug])
+            url = reverse(page, args=[project.slug]) + (UNREAD_MENTIONS if page == "notices:index" else "")
             what, who = one if count == 1 else many, DOERS[permission] if permission else "you"
             items.append({"count": count, "what": what, "who": who, "url": url, "is_yours": is_yours})
     return sorted(items, key=lambda item: not item["is_yours"])

@@ -26,8 +26,6 @@ LIMIT = 10_000
 """Characters of one comment."""
 SHOWN = 200
 """Comments of one trajectory that a page shows, the newest."""
-COUNTED_UP_TO = 99
-"""Unread mentions are counted no further."""
 CALLED_MAX = 50
 """People that one comment calls."""
 _CALL = re.compile(r"(?<![\w@.+-])@([\w.@+-]{1,150})")
@@ -141,11 +139,6 @@ def pieces(comment: Comment) -> list[Piece]:
 
 def unread(project: Project, user: User) -> QuerySet[Mention]:
     return Mention.objects.filter(project=project, user=user, read_at=None)
-
-
-def unread_count(project: Project, user: User) -> int:
-    """One more than `COUNTED_UP_TO` says that there are more."""
-    return unread(project, user).order_by()[: COUNTED_UP_TO + 1].count()
 
 
 def mark_read(*, project: Project, user: User, trajectory: Trajectory | None = None) -> int:

@@ -139,24 +139,26 @@ def test_who_is_called_is_told_everywhere_until_they_looked(cast: Cast, build: B
     notice = Notice.objects.get()
     assert notice.title == "reviewer mentioned viewer in a comment"
     assert notice.url == f"{reverse('trajectories:detail', args=['acme', row.trace_id])}?step=s2#comment-{said.pk}"
-    listed = client.get(reverse("trajectories:mentions", args=["acme"])).content.decode()
-    assert "what do you think?" in listed
-    assert f"?step=s2#comment-{said.pk}" in listed
+    listed = reverse("notices:index", args=["acme"])
+    assert f"{listed}?unread=1&amp;event=comment.mention" in page
+    for asked, is_there in (("?unread=1&event=comment.mention", True), ("?event=run.ended", False)):
+        assert (notice.title in client.get(listed + asked).content.decode()) is is_there, asked
     assert "hx-post" in shown(client, row)
-    assert talk.unread_count(cast.project, cast.viewer) == 1, "looking up changes nothing"
+    assert talk.unread(cast.project, cast.viewer).count() == 1, "looking up changes nothing"
     assert post(client, "read_comments", row.trace_id).status_code == 204
-    assert talk.unread_count(cast.project, cast.viewer) == 0
+    assert talk.unread(cast.project, cast.viewer).count() == 0
     page = client.get(overview).content.decode()
     assert ("unread mention<" in page, "unread notices" in page) == (False, False), "one look reads both"
     talk.edit(comment=said, actor=Actor(cast.reviewer), text="@viewer @builder what do you think now?")
-    assert talk.unread_count(cast.project, cast.viewer) == 0, "seen is seen"
+    assert talk.unread(cast.project, cast.viewer).count() == 0, "seen is seen"
     assert list(Notice.objects.values_list("entries__user__username", flat=True).order_by("pk")) == [
         "viewer",
         "builder",
     ]
-    assert talk.unread_count(cast.project, cast.builder) == 1
-    sign_in(cast.builder).post(reverse("trajectories:read_mentions", args=["acme"]))
-    assert talk.unread_count(cast.project, cast.builder) == 0
+    builder = sign_in(cast.builder)
+    assert "unread mention<" in builder.get(overview).content.decode()
+    builder.post(reverse("notices:read_all", args=["acme"]))
+    assert "unread mention<" not in builder.get(overview).content.decode()
 
 
 def test_the_names_that_can_be_called_are_those_of_members(cast: Cast, sign_in: SignIn) -> None:
@@ -187,7 +189,7 @@ def test_blind_reviewers_see_only_their_own_words_until_all_have_decided(
     assert (sees(cast.reviewer), sees(cast.builder)) == ((True, False), (False, True))
     assert sees(cast.viewer) == (True, True), "who cannot review cannot be swayed"
     assert reads(cast.builder) == ["I am not sure"]
-    listed = sign_in(cast.builder).get(reverse("trajectories:mentions", args=["acme"])).content.decode()
+    listed = sign_in(cast.builder).get(reverse("notices:index", args=["acme"])).content.decode()
     assert "it is the tool" not in listed
     mentions = client.get("/api/v1/mentions", headers=key("read", by=cast.builder)).json()["items"]
     assert [each["text"] for each in mentions] == [None]

@@ -1,4 +1,4 @@
-"""The talk about a trajectory as a fragment of its page and of the desks, and the list of what calls oneself."""
+"""The talk about a trajectory as a fragment of its page and of the desks."""
 
 import uuid
 from itertools import groupby
@@ -14,14 +14,12 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import form_key
-from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Refused
 from flywheel.trajectories.annotations import comments as talk
-from flywheel.trajectories.models import Comment, Mention, Trajectory
+from flywheel.trajectories.models import Comment, Trajectory
 
 PEOPLE_MAX = 1000
 """Members that the completion of names knows."""
-PAGE = 50
 
 
 @require_GET
@@ -81,29 +79,6 @@ def people(request: PageRequest) -> JsonResponse:
     """The names that can be called, for the completion: `{"people": [[username, full name]]}`."""
     found = talk.people(request.project).values_list("username", "first_name", "last_name")[:PEOPLE_MAX]
     return JsonResponse({"people": [[name, f"{first} {last}".strip()] for name, first, last in found]})
-
-
-@require_GET
-@requires(Permission.VIEW)
-def mentions(request: PageRequest) -> HttpResponse:
-    """Comments that call this person, the newest first."""
-    rows = Mention.objects.filter(project=request.project, user=request.actor.user)
-    page = page_at(request, rows.select_related("comment__author", "comment__trajectory"), limit=PAGE)
-    blind = talk.hidden(request.project, request.actor.user, {row.comment.trajectory_id for row in page.items})
-    context = {
-        "page": page,
-        "mentions": [(row, row.comment.trajectory_id in blind) for row in page.items],
-        "unread": talk.unread_count(request.project, request.actor.user),
-    }
-    return render(request, "trajectories/mentions.html", context)
-
-
-@require_POST
-@requires(Permission.VIEW)
-def read_mentions(request: PageRequest) -> HttpResponse:
-    """All of them have been seen."""
-    talk.mark_read(project=request.project, user=request.actor.user)
-    return redirect("trajectories:mentions", request.project.slug)
 
 
 def _talk(request: PageRequest, row: Trajectory, status: int = 200, **more: Any) -> HttpResponse:
