@@ -7,15 +7,17 @@ what was there before, in the background.
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
 from django.db import transaction
+from django.db.models import DateTimeField, ExpressionWrapper, OuterRef, Subquery
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.failures.models import Queue, Rule
+from flywheel.failures.models import OPEN, Queue, QueueItem, Recurrence, Rule
 from flywheel.system.sql import bound
 from flywheel.trajectories.models import Trajectory
 
@@ -45,6 +47,22 @@ def add(*, queue: Queue, keys: Iterable[int], actor: Actor) -> int:
 def after_detection(keys: Sequence[int]) -> int:
     """Detectors have read these trajectories: put those into the queues that a rule wants there."""
     return _insert(_RULES.format(since="queue.created_at"), "row.id = ANY(%(keys)s)", keys=list(keys))
+
+
+def put_first(recurrence: Recurrence) -> int:
+    """The bucket came back: in its queues the trajectories that showed it are handed out next. Returns how many."""
+    waiting = QueueItem.objects.filter(queue=OuterRef("queue"), state__in=OPEN).order_by("queued_at")
+    before = ExpressionWrapper(
+        Subquery(waiting.values("queued_at")[:1]) - timedelta(microseconds=1), output_field=DateTimeField()
+    )
+    rows = QueueItem.objects.filter(
+        queue__project=recurrence.project,
+        queue__bucket=recurrence.bucket,
+        queue__archived_at=None,
+        state__in=OPEN,
+        trajectory__in=recurrence.trajectories,
+    )
+    return rows.update(queued_at=before)
 
 
 def disagreed(trajectory: Trajectory) -> int:

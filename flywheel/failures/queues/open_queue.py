@@ -1,11 +1,11 @@
 """The open queue: everything proposed that waits for a decision, in which order, and what comes after which.
 
-Nothing in it is reserved: whoever comes second learns of the first. `reservations.py` hands out the items of made
-queues.
+In the queue of a bucket that the watch saw come back, the trajectories that showed it come first. Nothing in it is
+reserved: whoever comes second learns of the first. `reservations.py` hands out the items of made queues.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -19,7 +19,7 @@ from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.numbers import number
 from flywheel.edge.paging import about, beyond
 from flywheel.failures.buckets.bucket_definitions import every, name_of
-from flywheel.failures.models import Failure, Proposal, Review
+from flywheel.failures.models import BucketLife, Failure, Proposal, Recurrence, Review
 from flywheel.trajectories.models import Source, Trajectory
 
 ORDERS = {"score": "most certain first", "newest": "newest first", "oldest": "oldest first"}
@@ -93,12 +93,79 @@ def waiting_in_all(project: Project) -> int:
     return waiting(project, Filters()).order_by()[:RAIL_MOST].count()
 
 
-def after(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
+def first(project: Project, filters: Filters) -> Trajectory | None:
+    return _first(_Walk.of(project, filters).parts)
+
+
+def next_after(project: Project, filters: Filters, item: Trajectory) -> Trajectory | None:
+    """The item to look at after this one; from the end it goes on at the beginning."""
+    walk = _Walk.of(project, filters)
+    own, *later = walk.parts[walk.place_of(item) :]
+    return _first([_after(own, item, filters), *later, *(rows.exclude(pk=item.pk) for rows in walk.parts)])
+
+
+def around(project: Project, filters: Filters, item: Trajectory | None) -> dict[str, Any]:
+    """The list of items with the one in hand among them, and where it leads before and after it."""
+    walk = _Walk.of(project, filters)
+    count, is_about = about(walk.parts[-1])
+    counted = {"count": count + sum(rows.count() for rows in walk.parts[:-1]), "is_about": is_about}
+    if item is None:
+        return {"items": [], "previous": None, "next": None, **counted}
+    place = walk.place_of(item)
+    behind = [_before(walk.parts[place], item, filters), *(rows.reverse() for rows in reversed(walk.parts[:place]))]
+    ahead = [_after(walk.parts[place], item, filters), *walk.parts[place + 1 :]]
+    earlier, later = _up_to(BEFORE, behind)[::-1], _up_to(AFTER, ahead)
+    return {
+        "items": [*earlier, item, *later],
+        "previous": earlier[-1] if earlier else None,
+        "next": later[0] if later else next_after(project, filters, item),
+        **counted,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """What waits, in its order. The trajectories by which the bucket came back are a part of their own before the
+    others, so that each part is read along its index."""
+
+    back: Collection[int]
+    """Keys of those, while nobody has said whether it is the same failure."""
+    parts: list[QuerySet[Trajectory]]
+
+    @classmethod
+    def of(cls, project: Project, filters: Filters) -> "_Walk":
+        rows = waiting(project, filters)
+        lives = BucketLife.objects.filter(project=project, bucket=filters.bucket or None)
+        unanswered = lives.filter(reopened_by_watch__answer=Recurrence.Answer.OPEN)
+        back = unanswered.values_list("reopened_by_watch__trajectories", flat=True).first()
+        if not back:
+            return cls((), [rows])
+        # Also those of which another bucket is proposed more strongly.
+        of_any = waiting(project, replace(filters, bucket=""))
+        return cls(back, [of_any.filter(pk__in=back), rows.exclude(pk__in=back)])
+
+    def place_of(self, item: Trajectory) -> int:
+        """Of the part that it is in; it need not wait any more."""
+        return 0 if item.pk in self.back else len(self.parts) - 1
+
+
+def _first(parts: Iterable[QuerySet[Trajectory]]) -> Trajectory | None:
+    return next((found for rows in parts if (found := rows.first())), None)
+
+
+def _up_to(most: int, parts: Iterable[QuerySet[Trajectory]]) -> list[Trajectory]:
+    found: list[Trajectory] = []
+    for rows in parts:
+        found += rows[: most - len(found)] if len(found) < most else ()
+    return found
+
+
+def _after(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
     """Select the rows that come after the item; the item itself need not be among them any more."""
     return rows.filter(_beyond(item, filters, "gt" if filters.order == "oldest" else "lt"))
 
 
-def before(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
+def _before(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
     """Select the rows that come before the item, the nearest first."""
     return rows.filter(_beyond(item, filters, "lt" if filters.order == "oldest" else "gt")).reverse()
 
@@ -107,29 +174,6 @@ def _beyond(item: Trajectory, filters: Filters, side: str) -> Q:
     if filters.order == "score":
         return beyond(("proposed_score", "pk"), [item.proposed_score or 0.0, item.pk], side)
     return beyond(("started_at", "pk"), [item.started_at, item.pk], side)
-
-
-def next_after(project: Project, filters: Filters, item: Trajectory) -> Trajectory | None:
-    """The item to look at after this one; from the end it goes on at the beginning."""
-    rows = waiting(project, filters)
-    return after(rows, item, filters).first() or rows.exclude(pk=item.pk).first()
-
-
-def around(project: Project, filters: Filters, item: Trajectory | None) -> dict[str, Any]:
-    """The list of items with the one in hand among them, and where it leads before and after it."""
-    rows = waiting(project, filters)
-    count, is_about = about(rows)
-    counted = {"count": count, "is_about": is_about}
-    if item is None:
-        return {"items": [], "previous": None, "next": None, **counted}
-    earlier = list(before(rows, item, filters)[:BEFORE])[::-1]
-    later = list(after(rows, item, filters)[:AFTER])
-    return {
-        "items": [*earlier, item, *later],
-        "previous": earlier[-1] if earlier else None,
-        "next": later[0] if later else next_after(project, filters, item),
-        **counted,
-    }
 
 
 def own_decisions(project: Project, user: User) -> QuerySet[Failure]:

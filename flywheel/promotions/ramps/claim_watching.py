@@ -36,6 +36,7 @@ from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import DetectorSetting, Recurrence
+from flywheel.failures.queues import intake
 from flywheel.promotions import live_version
 from flywheel.promotions.models import Promotion, Watch, WatchedSession
 from flywheel.promotions.ramps.ramp_proposals import better_buckets
@@ -268,6 +269,7 @@ def _reopen(watch: Watch, signal: str) -> None:
         trajectories=list(dict.fromkeys(showing.values_list("pk", flat=True)[:SHOWN])),
     )
     bucket_lifecycle.reopen_by_watch(recurrence)
+    intake.put_first(recurrence)
     project = watch.agent.project
     notify(
         project=project,

@@ -28,7 +28,7 @@ from flywheel.trajectories.store.rows.trajectory_rows import home_of
 def open_queue(request: PageRequest) -> HttpResponse:
     """The first item that waits, under the filters of the address."""
     filters = queue.Filters.read(request.project, request.GET.dict())
-    return _page(request, filters, queue.waiting(request.project, filters).first())
+    return _page(request, filters, queue.first(request.project, filters))
 
 
 @require_GET

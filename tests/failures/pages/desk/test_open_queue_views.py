@@ -11,9 +11,10 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core.detectors.standard_buckets import BUCKETS
+from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.labels.decisions import decide
-from flywheel.failures.models import Failure
-from flywheel.failures.queues import intake
+from flywheel.failures.models import Failure, Recurrence
+from flywheel.failures.queues import intake, open_queue, reservations
 from flywheel.failures.queues.queue_definitions import Wanted, make
 from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import Build, Cast
@@ -49,6 +50,41 @@ def test_the_queue_opens_on_what_is_most_certain(cast: Cast, sign_in: SignIn, bu
     assert page.index("Write to Bako") < page.index("Write to Ines")
     assert "2 waiting" in page
     assert "No tool call" not in page
+
+
+def test_what_showed_that_a_bucket_is_back_comes_first_in_its_queues(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    made = [("sure", 0.9), ("back one", 0.2), ("unsure", 0.3), ("back two", 0.4)]
+    sure, one, unsure, two = (
+        build.trajectory(name, proposed_bucket="wrong_tool", proposed_score=score) for name, score in made
+    )
+    Trajectory.objects.filter(pk=one.pk).update(proposed_bucket="format_error")
+    handed = make(
+        project=cast.project, actor=Actor(cast.builder), wanted=Wanted("tools", rule="detected", bucket="wrong_tool")
+    )
+    intake.add(queue=handed, keys=[sure.pk, two.pk], actor=Actor(cast.builder))
+    found = Recurrence.objects.create(
+        project=cast.project, bucket="wrong_tool", version=build.version(build.agent()), trajectories=[one.pk, two.pk],
+        claim=0.02, failed=0.5, sessions=9, path=[],
+    )  # fmt: skip
+    bucket_lifecycle.reopen_by_watch(found)
+    assert intake.put_first(found) == 1
+    assert [item.trajectory for item in reservations.free_for(handed, cast.reviewer, 9)] == [two, sure]
+
+    filters = open_queue.Filters(bucket="wrong_tool")
+    order = [open_queue.first(cast.project, filters)]
+    for _ in range(4):
+        assert order[-1] is not None
+        order.append(open_queue.next_after(cast.project, filters, order[-1]))
+    assert order == [two, one, sure, unsure, two]
+    for place, item in enumerate([two, one, sure, unsure]):
+        shown = open_queue.around(cast.project, filters, item)
+        assert (shown["items"], shown["count"]) == ([two, one, sure, unsure], 4)
+        assert shown["previous"] == (order[place - 1] if place else None)
+        assert shown["next"] == order[place + 1]
+    page = page_of(sign_in(cast.reviewer).get(url("queue", bucket="wrong_tool")))
+    assert page.index("back two") < page.index("back one") < page.index("sure")
+    bucket_lifecycle.answer(recurrence=found, actor=Actor(cast.reviewer), is_same=True)
+    assert open_queue.first(cast.project, filters) == sure, "a person has looked at it"
 
 
 def test_keys_of_the_page_are_the_shortcuts_of_the_buckets(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
