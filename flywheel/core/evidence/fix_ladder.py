@@ -9,7 +9,7 @@ from light to heavy, then the others with what blocks them. These are rules of t
 a person can disagree. Nothing here knows costs, latency, or how hard a change of prompt is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -161,6 +161,8 @@ class Evidence:
     """Scored attempts at the train tasks that are there already."""
     lighter: Mapping[Fix, TriedFix] = field(default_factory=dict)
     """Fixes without training that were tried on this version, by step of the ladder."""
+    returned: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What did not last, in sentences, by the fix that it came of: a failure was mended by it and came back."""
 
     @property
     def failures(self) -> int:
@@ -346,6 +348,7 @@ def _result(evidence: Evidence, fix: Fix, why: list[str], numbers: dict[str, Any
             blocked = f"Tried already. {told}"
     elif fix in TRAINED:
         why = [*why, _tried_before(evidence)]
+    why = [*why, *evidence.returned.get(fix, ())]
     return Recommendation(fix, " ".join(why), numbers, blocked)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
@@ -15,10 +15,11 @@ from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.core.evidence.statistics.eval_metrics import pass_at_k
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.task_sets import leaks
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.run_summaries import rows_of
-from flywheel.failures.buckets.bucket_definitions import family
-from flywheel.failures.models import Decision, Failure
+from flywheel.failures.buckets.bucket_definitions import family, name_of
+from flywheel.failures.models import Decision, Failure, Recurrence
 from flywheel.training.fixes.trial_results import tried_fixes
 from flywheel.training.models import Recommendation, TrainingRun
 from flywheel.trajectories.models import Source
@@ -74,6 +75,7 @@ def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -
         tried=_tried(version, task_set),
         scored=_scored(task_set),
         lighter=tried_fixes(version, task_set),
+        returned=_returned(version),
     )
 
 
@@ -150,6 +152,33 @@ def _tried(version: Version, task_set: TaskSet) -> dict[str, str]:
         for fix in _fixes(run)
         if fix not in passed
     }
+
+
+def _returned(version: Version) -> dict[str, list[str]]:
+    """The fixes that did not last, in sentences: of this version, of those that it comes from and of those that were
+    made of it, each that went live and with which a failure came back."""
+    rows = Recurrence.objects.filter(Q(version__in=leaks.line_of(version)) | Q(version__parent=version))
+    rows = rows.exclude(answer=Recurrence.Answer.NOT_SAME)
+    told: dict[str, list[str]] = {}
+    for row in rows.select_related("project", "version__agent", "version__parent").order_by("pk"):
+        told_of = f"{row.version} came of this, and {name_of(row.project, row.bucket)} came back with it"
+        open_ = "" if row.answer else " (by the watch, not confirmed yet)"
+        for fix in _made_by(row.version):
+            told.setdefault(fix, []).append(f"{told_of}{open_}: that fix did not last.")
+    return told
+
+
+def _made_by(version: Version) -> list[str]:
+    """The steps of the ladder by which the version was made; nothing for a first version."""
+    run = version.produced_by.order_by("pk").first()
+    run = run or TrainingRun.objects.filter(checkpoint_versions__version=version).order_by("pk").first()
+    if run is not None:
+        return list(_fixes(run))
+    before = version.parent
+    if before is None:
+        return []
+    changes = {"prompt": "system_prompt", "tool_change": "tools"}
+    return [fix for fix, name in changes.items() if getattr(version, name) != getattr(before, name)]
 
 
 def _fixes(run: TrainingRun) -> tuple[recipes.Fix, ...]:

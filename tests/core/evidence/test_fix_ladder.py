@@ -42,6 +42,14 @@ def test_a_prompt_that_was_tried_gives_way_to_sft() -> None:
     assert {item.fix: item.blocked_by for item in ladder}["prompt"] == "Tried already: version 3 did not pass the gate."
 
 
+def test_a_fix_that_did_not_last_is_named_where_it_is_offered_again() -> None:
+    sentence = "mail@3 came of this, and broken format came back with it: that fix did not last."
+    known = {"buckets": {"format_error": 35}, "pass_at_1": rate(0.5), "pass_at_k": rate(0.9)}
+    ladder = recommend(Evidence(k=8, returned={"prompt": [sentence]}, **known))  # type: ignore[arg-type]
+    assert [item.fix for item in ladder if sentence in item.why] == ["prompt"]
+    assert not ladder[0].blocked_by, "it is said, and no bar"
+
+
 def test_invented_tools_ask_for_a_change_of_tools() -> None:
     assert first(buckets={"hallucinated_api": 8, "wrong_tool": 8}).fix == "tool_change"
 

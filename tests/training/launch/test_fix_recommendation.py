@@ -2,7 +2,8 @@
 
 import pytest
 
-from flywheel.failures.models import Decision, Failure
+from flywheel.core import recipes
+from flywheel.failures.models import Decision, Failure, Recurrence
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.training.launch.fix_recommendation import baseline_of, evidence_of, recommendation_for
 from flywheel.training.models import Recommendation, TrainingRun
@@ -84,6 +85,28 @@ def test_a_fix_that_was_tried_in_vain_is_named_until_one_run_passes(room: Room) 
     assert evidence_of(room.base, room.task_set, room.baseline).tried == {"sft": str(failed)}
     judged(room, room.launch(), "eligible")
     assert not evidence_of(room.base, room.task_set, room.baseline).tried
+
+
+def test_the_fix_that_did_not_last_is_named(room: Room) -> None:
+    made = room.build.version(room.base.agent, weights=room.base.weights, parent=room.base, system_prompt="Be exact.")
+    found = Recurrence.objects.create(
+        project=room.cast.project, bucket="wrong_tool", version=made, claim=0.02, sessions=9, failed=0.5, path=[]
+    )
+    later = room.build.version(room.base.agent, weights=room.base.weights, parent=made, system_prompt="Be kind.")
+    for version in (room.base, made, later):
+        assert evidence_of(version, room.task_set, None).returned == {
+            "prompt": [
+                f"{made} came of this, and wrong tool came back with it (by the watch, not confirmed yet): "
+                "that fix did not last."
+            ]
+        }
+    rungs = {rung["fix"]: rung["why"] for rung in recommendation_for(room.base, room.task_set).ladder}
+    assert [fix for fix, why in rungs.items() if "that fix did not last" in why] == ["prompt"]
+    run = room.launch()
+    TrainingRun.objects.filter(pk=run.pk).update(produced=made)
+    assert list(evidence_of(room.base, room.task_set, None).returned) == list(recipes.ALGORITHMS[run.algorithm].fixes)
+    Recurrence.objects.filter(pk=found.pk).update(answer=Recurrence.Answer.NOT_SAME)
+    assert evidence_of(room.base, room.task_set, None).returned == {}
 
 
 def test_failures_of_the_parent_count_until_the_version_is_in_production(room: Room) -> None:
