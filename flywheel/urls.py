@@ -4,7 +4,7 @@ from django.urls import URLPattern, URLResolver, include, path
 
 from flywheel.accounts.pages import profile, settings_urls
 from flywheel.evals.api import attempt_server
-from flywheel.promotions.pages import overview
+from flywheel.promotions.pages.wheel import overview
 from flywheel.server import health
 from flywheel.server.api import api
 from flywheel.server.pages import demo_scenes, finder, guides

@@ -1,6 +1,7 @@
 from django.urls import URLPattern, URLResolver, path
 
 from flywheel.promotions.pages import lineage, promotions, ramps, suites
+from flywheel.promotions.pages.wheel import turns
 
 app_name = "promotions"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -19,6 +20,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("ramps/<int:ramp>/live/", ramps.live, name="ramp_live"),
     path("ramps/<int:ramp>/<slug:move>/", ramps.move, name="move_ramp"),
     path("lineage/<slug:kind>/<str:ref>/", lineage.lineage, name="lineage"),
+    path("agents/<slug:agent>/turns/", turns.index, name="turns"),
+    path("agents/<slug:agent>/turns/<int:turn>/", turns.turn, name="turn"),
+    path("agents/<slug:agent>/next-turn/", turns.draft, name="draft"),
+    path("agents/<slug:agent>/next-turn/start/", turns.start, name="start_turn"),
+    path("agents/<slug:agent>/next-turn/freeze/", turns.freeze, name="freeze_draft"),
     path("agents/<slug:agent>/roll-back/", promotions.roll_back, name="roll_back"),
     path("agents/<slug:agent>/moves/<int:generation>/reason/", promotions.say_why, name="say_why"),
     path("agents/<slug:agent>/suites/", suites.of_agent, name="suites"),

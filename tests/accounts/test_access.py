@@ -97,6 +97,7 @@ PAGES = {
         training:searches training:search training:search_live training:proposal
         promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
         promotions:suites_beside promotions:ramps promotions:ramp promotions:ramp_live
+        promotions:turns promotions:turn promotions:draft
     """,
     Permission.REVIEW: """
         evals:judge_output evals:undo_judgement evals:finish_reward_audit
@@ -130,7 +131,7 @@ PAGES = {
         environments:stop_world_trial environments:say_right
         environments:make_recipe
         environments:verifier environments:trial environments:prove environments:stop_trial environments:stop_proving
-        promotions:put_suite promotions:retire_suite promotions:run_suite
+        promotions:put_suite promotions:retire_suite promotions:run_suite promotions:start_turn promotions:freeze_draft
         evals:new evals:cancel evals:resume evals:start_rescore evals:cancel_rescore
         evals:resume_rescore evals:begin_reward_audit training:try_fix
         training:propose_prompts training:cancel_search training:resume_search training:try_proposals
@@ -195,7 +196,7 @@ CALLS = {
         get_token_preview list_pipelines get_pipeline
         list_candidates get_candidate list_never_events list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
-        propose_ramp_plan get_ramp list_agent_ramps
+        propose_ramp_plan get_ramp list_agent_ramps list_turns get_turn get_draft
     """,
     Scope.REVIEW: """
         judge_audited_output undo_audit_judgement finish_reward_audit
@@ -220,7 +221,7 @@ CALLS = {
         claim_attempts create_eval cancel_eval resume_eval rescore_eval cancel_rescore resume_rescore begin_reward_audit
         list_sandboxes
         try_world get_world_trial write_task say_right
-        put_suite retire_suite run_suite try_fix
+        put_suite retire_suite run_suite start_turn freeze_draft try_fix
         search_prompts try_prompt_proposals cancel_prompt_search resume_prompt_search
     """,
     Scope.TRAIN: """
@@ -677,6 +678,8 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("agents", "suite"): suite.name,
         ("promotions", "number"): candidate.version.number,
         ("promotions", "ramp"): ramp.pk,
+        ("promotions", "turn"): 1,
+        ("agents", "turn"): 1,
         ("promotions", "move"): "hold",
         ("ramps", "pk"): ramp.pk,
         ("settings", "pk"): api_key.pk,

@@ -2,6 +2,7 @@
 the API, which the OpenAPI document names, and each that is read too."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -45,6 +46,11 @@ SAME = {
     "trajectories:delete_comment": "delete_comment",
     "trajectories:read_comments": "read_mentions",
     "promotions:lineage": "get_lineage",
+    "promotions:turns": "list_turns",
+    "promotions:turn": "get_turn",
+    "promotions:draft": "get_draft",
+    "promotions:start_turn": "start_turn",
+    "promotions:freeze_draft": "freeze_draft",
     "promotions:suites": "list_suites get_suites_of_live",
     "promotions:put_suite": "put_suite",
     "promotions:retire_suite": "retire_suite",
@@ -131,7 +137,7 @@ PAGES = [
     page.name
     for page in PAGE_LIST
     if page.room in ("trajectories", "failures") and not any(word in page.name for word in OF_OTHERS)
-] + [page.name for page in PAGE_LIST if page.name == "promotions:lineage" or "suite" in page.name]
+] + [page.name for page in PAGE_LIST if page.name == "promotions:lineage" or re.search("suite|turn|draft", page.name)]
 
 
 def test_what_a_page_does_the_api_does() -> None:

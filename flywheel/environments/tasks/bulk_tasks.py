@@ -104,10 +104,13 @@ def _counted(rows: Any) -> Coalesce:
     return Coalesce(Subquery(rows.annotate(count=Count("pk")).values("count")), 0)
 
 
-def tasks_from_all(*, environment: Environment, actor: Actor, limit: int = AT_ONCE) -> Made:
-    """A task of every labelled failure that can be one, at most `limit`. Each is made in a transaction of its own."""
+def tasks_from_all(
+    *, environment: Environment, actor: Actor, limit: int = AT_ONCE, failures: QuerySet[Failure] | None = None
+) -> Made:
+    """A task of every labelled failure that can be one, or of those of these `failures`, in their order; at most
+    `limit`. Each is made in a transaction of its own."""
     result = Made()
-    waiting = list(without_task(environment))
+    waiting = list(without_task(environment) if failures is None else failures)
     for place, failure in enumerate(waiting):
         if len(result.made) >= limit:
             result.left = len(waiting) - place

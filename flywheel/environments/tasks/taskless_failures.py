@@ -47,11 +47,11 @@ def without_any_task(project: Project, *, bucket: str = "", corrected: bool | No
     ).select_related("trajectory__result__task", "labelled_by")
 
 
-def look_at(failures: Iterable[Failure]) -> list[Taskless]:
-    """Each with its reason. The runs of those that have a corrected action are read."""
+def look_at(failures: Iterable[Failure], kind: str = KIND) -> list[Taskless]:
+    """Each with its reason, in environments of the kind. The runs of those that have a corrected action are read."""
     failures = list(failures)
     traces = traces_of(failure.trajectory for failure in failures if failure.corrected)
-    return [Taskless(each, explain_refusal(each, KIND, traces.get(each.trajectory_id))) for each in failures]
+    return [Taskless(each, explain_refusal(each, kind, traces.get(each.trajectory_id))) for each in failures]
 
 
 def reasons_of(rows: Iterable[Taskless]) -> list[tuple[str, int]]:

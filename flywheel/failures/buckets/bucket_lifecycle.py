@@ -122,7 +122,7 @@ def _fixes(project: Project) -> list[tuple[str, Fix]]:
         return []
     agents = [list(agent.promotions.all()) for agent in project.agents.prefetch_related("promotions__after__agent")]
     moves = {move.pk: move for log in agents for move in log}
-    standing = {pk for log in agents for pk in _standing(log)}
+    standing = {pk for log in agents for pk in standing_moves(log)}
     return [
         (
             each["name"],
@@ -133,7 +133,7 @@ def _fixes(project: Project) -> list[tuple[str, Fix]]:
     ]
 
 
-def _standing(moves: Iterable[Any]) -> list[int]:
+def standing_moves(moves: Iterable[Any]) -> list[int]:
     """The moves that brought an agent to its live version: what was rolled back is not among them."""
     path: list[Any] = []
     for move in sorted(moves, key=lambda move: int(move.generation)):

@@ -51,6 +51,7 @@ class Failure(models.Model):
         ]
         indexes = [
             models.Index(fields=["project", "bucket", "-id"], name="failure_open", condition=Q(current=True)),
+            models.Index(fields=["project", "-labelled_at", "-id"], name="failure_lately", condition=Q(current=True)),
             models.Index(fields=["labelled_by", "-labelled_at", "-id"], name="failure_by_person"),
         ]
 

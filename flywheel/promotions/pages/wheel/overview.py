@@ -24,8 +24,9 @@ from flywheel.environments.models import Task
 from flywheel.evals.models import RewardAudit
 from flywheel.promotions.models import Candidate, Promotion, Ramp
 from flywheel.promotions.pages.ramp_context import open_ramps
-from flywheel.promotions.pages.wheel_turn import DOERS, turn_of
+from flywheel.promotions.pages.wheel.wheel_turn import DOERS, wheel_of
 from flywheel.promotions.suite_standings import live_results
+from flywheel.promotions.turns.turn_bounds import present
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.annotations.project_buckets import every
 from flywheel.trajectories.models import Label, Outcome, Quarantined, Source, Trajectory
@@ -75,7 +76,7 @@ def index(request: PageRequest) -> HttpResponse:
     came = Trajectory.objects.filter(project=request.project, started_at__gte=since)
     produced = came.exclude(source__in=Source.ATTEMPTS)
     counts = waiting_counts(request.project, request.actor.user)
-    context = {
+    context: dict[str, Any] = {
         "days": days,
         "periods": PERIODS,
         "is_empty": not Trajectory.objects.filter(project=request.project).exists(),
@@ -84,7 +85,9 @@ def index(request: PageRequest) -> HttpResponse:
         "buckets": buckets(request.project, produced),
         "waiting": waiting(request.project, request.permissions, counts),
     }
-    context["stages"], context["act"] = turn_of(request.project, produced, request.permissions, counts)
+    turn = present(context["live"][0]["agent"]) if context["live"] else None
+    context["stages"], context["act"] = wheel_of(request.project, turn, request.permissions, counts)
+    context["turn"] = turn
     return render(request, "overview/index.html", context)
 
 

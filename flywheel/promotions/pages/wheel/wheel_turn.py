@@ -1,19 +1,22 @@
-"""The wheel as it stands: what has gone through each of its stages, and the one act that turns it further."""
+"""The wheel as it stands: what has gone through each of its stages in the open turn, and the one act that turns it
+further."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from django.urls import reverse
 
 from flywheel.accounts.models import Permission, Project
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Task
-from flywheel.promotions.models import Candidate, Promotion, Ramp
+from flywheel.promotions.lineage.levels import Count
+from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.pages.ramp_context import open_ramps
 from flywheel.promotions.ramps.ramp_words import standing_words
+from flywheel.promotions.turns.stations import station_of
+from flywheel.promotions.turns.turn_bounds import Turn
 from flywheel.training.models import TrainingRun
-from flywheel.trajectories.models import Label
 
 AROUND: Final = 360
 """Degrees, of which each stage has an equal part of the ring."""
@@ -44,7 +47,7 @@ class Act:
 class Stage:
     key: str
     label: str
-    count: int
+    count: Count
     url: str
     state: str
     """`now` where the next act is, `done` where something has gone through, else `todo`."""
@@ -64,36 +67,39 @@ DOERS = {
 }
 
 
-def turn_of(
-    project: Project, produced: Any, permissions: Container[str], counts: Mapping[str, int]
+def wheel_of(
+    project: Project, turn: Turn | None, permissions: Container[str], counts: Mapping[str, int]
 ) -> tuple[list[Stage], Act]:
-    """Return the six stages and the next act, one that the viewer may do where there is any. `counts` is what waits, as
-    `overview.waiting_counts` has it."""
+    """Return the six stages of the turn, none where there is no agent yet, and the next act, one that the viewer may do
+    where there is any. `counts` is what waits, as `overview.waiting_counts` has it."""
     acts = list(_acts(project, counts))
     mine = next((act for act in acts if act.permission in permissions), None)
     act = replace(mine, is_yours=True) if mine else acts[0]
-    return list(_stages(project, produced, act.stage)), act
+    return [] if turn is None else list(_stages(project, turn, act.stage)), act
 
 
-def _stages(project: Project, produced: Any, now: str) -> Iterable[Stage]:
-    promotions = Promotion.objects.filter(agent__project=project, kind=Promotion.Kind.PROMOTE)
-    rows: Sequence[tuple[str, str, str, str, Any]] = [
-        ("runs", "run", "runs", "trajectories:index", produced),
-        ("failures", "failure", "failures", "failures:index", produced.filter(label=Label.FAILURE)),
-        ("tasks", "task", "tasks", "environments:index", Task.objects.filter(project=project, retired_at=None)),
-        ("training", "training run", "training runs", "training:index", TrainingRun.objects.filter(project=project)),
-        ("candidates", "candidate", "candidates", "promotions:index", Candidate.objects.filter(project=project)),
-        ("live", "promotion", "promotions", "promotions:index", promotions),
-    ]
-    for place, (key, one, many, page, found) in enumerate(rows):
-        count = found.count()
+STAGES: Final = (
+    ("runs", "run", "runs", "trajectories"),
+    ("failures", "failure", "failures", "failures"),
+    ("tasks", "task", "tasks", "tasks"),
+    ("training", "training run", "training runs", "runs"),
+    ("candidates", "candidate", "candidates", "comparisons"),
+    ("live", "ramp", "ramps", "ramps"),
+)
+"""Each stage, one and several of what goes through it, and the station of the turn that lists it."""
+
+
+def _stages(project: Project, turn: Turn, now: str) -> Iterable[Stage]:
+    address = reverse("promotions:turn", args=[project.slug, turn.agent.name, turn.number])
+    for place, (key, one, many, station) in enumerate(STAGES):
+        count = station_of(station).counted(turn)
         yield Stage(
             key,
-            one if count == 1 else many,
+            one if count.number == 1 else many,
             count,
-            reverse(page, args=[project.slug]),
-            "now" if key == now else "done" if count else "todo",
-            place * AROUND // len(rows) + GAP // 2,
+            f"{address}?station={station}",
+            "now" if key == now else "done" if count.number else "todo",
+            place * AROUND // len(STAGES) + GAP // 2,
         )
 
 

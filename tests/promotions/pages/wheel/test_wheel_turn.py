@@ -6,14 +6,15 @@ import pytest
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, User
+from flywheel.agents.models import Agent
 from flywheel.edge.jobs import State
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Decision
 from flywheel.promotions.models import Candidate
-from flywheel.promotions.pages.overview import waiting_counts
-from flywheel.promotions.pages.wheel_turn import Act, Stage, turn_of
+from flywheel.promotions.pages.wheel.overview import waiting_counts
+from flywheel.promotions.pages.wheel.wheel_turn import Act, Stage, wheel_of
+from flywheel.promotions.turns.turn_bounds import present
 from flywheel.training.models import TrainingRun
-from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
 from tests.edge.test_jobs import training_run
 from tests.promotions.conftest import agent, candidate, evaluated
@@ -25,12 +26,14 @@ EVERYTHING = frozenset(Permission)
 
 def turn(project: Project, permissions: frozenset[str] = EVERYTHING) -> tuple[dict[str, Stage], Act]:
     counts = waiting_counts(project, User.objects.get(username="viewer"))
-    stages, act = turn_of(project, Trajectory.objects.filter(project=project), permissions, counts)
+    agent = Agent.objects.filter(project=project).first()
+    stages, act = wheel_of(project, present(agent) if agent else None, permissions, counts)
     return {stage.key: stage for stage in stages}, act
 
 
 def test_an_idle_project_is_all_caught_up_and_shows_so(cast: Cast, build: Build) -> None:
-    build.trajectory()
+    assert turn(cast.project)[0] == {}, "no agent, no turn"
+    build.trajectory(agent=build.agent())
     stages, act = turn(cast.project)
     assert act.words == "All caught up"
     assert {key: stage.state for key, stage in stages.items()} == {
@@ -41,7 +44,8 @@ def test_an_idle_project_is_all_caught_up_and_shows_so(cast: Cast, build: Build)
         "candidates": "todo",
         "live": "todo",
     }
-    assert (stages["runs"].count, stages["runs"].label) == (1, "run")
+    assert (stages["runs"].count.number, stages["runs"].label) == (1, "run")
+    assert stages["runs"].url.endswith("/turns/1/?station=trajectories")
 
 
 def test_the_act_nearest_to_a_better_version_comes_first(cast: Cast, build: Build, candidate: Candidate) -> None:
@@ -82,7 +86,8 @@ def test_who_may_do_nothing_is_told_who_does(
     assert (act.words, act.who, act.is_yours) == (words, who, is_yours)
 
 
-def test_the_ring_is_divided_equally(cast: Cast) -> None:
+def test_the_ring_is_divided_equally(cast: Cast, build: Build) -> None:
+    build.agent()
     begins = [stage.begin for stage in turn(cast.project)[0].values()]
     assert begins == list(range(3, 360, 60))
     assert Stage.arc == 54
