@@ -35,14 +35,6 @@ class TurnOut(Schema):
     since: datetime | None
     until: datetime | None
 
-    @staticmethod
-    def resolve_begun_by(row: Turn) -> int | None:
-        return row.begun_by.pk if row.begun_by else None
-
-    @staticmethod
-    def resolve_ended_by(row: Turn) -> int | None:
-        return row.ended_by.pk if row.ended_by else None
-
 
 class StationOut(Schema):
     key: str
@@ -99,12 +91,14 @@ class BackOut(Schema):
 
 class DraftOut(Schema):
     turn: int
+    since: Ref | None
+    """The task set since which confirmed failures are taken; null in the first turn, which takes all."""
     environment: Ref
     tasks: list[DraftTaskOut]
     """What would be frozen."""
     left_out: list[LeftOut]
     frozen: int
-    """Tasks of the turn's failures that are in a task set already."""
+    """Tasks of these failures that are in a task set already."""
     uncorrected: int
     """Confirmed failures without a task for want of a corrected action."""
     taskless: int
@@ -134,7 +128,8 @@ def list_turns(request: HttpRequest, name: str, query: Query[ListQuery]) -> dict
     agent = _agent(request, name)
     page = keyset(turn_bounds.promotions_of(agent), cursor=query.cursor, limit=query.limit)
     first = [] if query.cursor else [turn_bounds.present(agent)]
-    return {"items": [*first, *turn_bounds.ended_by(agent, page.items)], "next": page.next_cursor or None}
+    turns = [*first, *turn_bounds.ended_by(agent, page.items)]
+    return {"items": list(map(_facts, turns)), "next": page.next_cursor or None}
 
 
 @router.get("/agents/{name}/turns/{turn}", response=TurnWithStations, auth=Key(Scope.READ))
@@ -153,12 +148,12 @@ def get_turn(request: HttpRequest, name: str, turn: int, query: Query[TurnQuery]
             {"key": station.key, "title": station.title, "count": count.number, "is_more": count.is_more}
             for station, count in counts
         ]
-    return answer | TurnOut.from_orm(row).dict()
+    return answer | _facts(row)
 
 
 @router.get("/agents/{name}/next-turn", response=DraftOut, auth=Key(Scope.READ))
 def get_draft(request: HttpRequest, name: str, environment: str = "") -> dict[str, Any]:
-    """Return the draft of the next task set, from the failures confirmed in the open turn."""
+    """Return the draft of the next task set, from the failures confirmed since the last one was frozen."""
     agent = _agent(request, name)
     turn = turn_bounds.present(agent)
     return _draft(drafts.draft_of(turn, drafts.environment_of(agent, environment)))
@@ -166,8 +161,8 @@ def get_draft(request: HttpRequest, name: str, environment: str = "") -> dict[st
 
 @router.post("/agents/{name}/next-turn", response=StartedOut, auth=Key(Scope.BUILD))
 def start_turn(request: HttpRequest, name: str, body: StartIn) -> dict[str, Any]:
-    """Make a task of each confirmed failure of the open turn that can be one, at most 200 per call. Calling it again
-    goes on, and makes nothing twice."""
+    """Make a task of each failure confirmed since the last task set that can be one, at most 200 per call. Calling it
+    again goes on, and makes nothing twice."""
     agent = _agent(request, name)
     environment = drafts.environment_of(agent, body.environment)
     made = drafts.start(agent=agent, environment=environment, actor=keyed(request).actor)
@@ -186,9 +181,21 @@ def freeze_draft(request: HttpRequest, name: str, body: FreezeIn) -> Status[dict
     return Status(201, {"task_set": made})
 
 
+def _facts(turn: Turn) -> dict[str, Any]:
+    return {
+        "number": turn.number,
+        "is_open": turn.is_open,
+        "begun_by": turn.begun_by.pk if turn.begun_by else None,
+        "ended_by": turn.ended_by.pk if turn.ended_by else None,
+        "since": turn.since,
+        "until": turn.until,
+    }
+
+
 def _draft(draft: Draft) -> dict[str, Any]:
     return {
         "turn": draft.turn.number,
+        "since": drafts.last_set(draft.turn),
         "environment": draft.environment,
         "tasks": draft.tasks,
         "left_out": [_task(task) | {"reason": reason} for task, reason in draft.left.items()],

@@ -1,4 +1,4 @@
-"""The draft of the next turn's task set, derived from the failures that were confirmed in the present turn.
+"""The draft of the next turn's task set, derived from the failures that were confirmed since the last one.
 
 Nothing of it is stored but the tasks themselves. So it cannot be drafted twice, and whoever is killed in the middle
 goes on. It becomes a task set by freezing it: the next version of the set, the older ones stay as they are.
@@ -7,7 +7,7 @@ goes on. It becomes a task set by freezing it: the next version of the set, the 
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from django.db.models import BooleanField, Case, Exists, Max, OuterRef, Q, QuerySet, Value, When
 
@@ -34,18 +34,18 @@ UNPROVED: Final = "its proof waits for a worker"
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tasks of the turn's failures in one environment, and what becomes of each when the draft is frozen."""
+    """Tasks of confirmed failures in one environment, and what becomes of each when the draft is frozen."""
 
     turn: Turn
     environment: Environment
-    tasks: list[Task]
+    tasks: Sequence[Task]
     """What would be frozen."""
-    frozen: list[Task]
+    frozen: Sequence[Task]
     """In a task set already."""
     left: dict[Task, str]
     """Left out, and why."""
-    failures: QuerySet[Failure]
-    """The turn's confirmed failures, with `is_back`: those of buckets that came back."""
+    failures: QuerySet[Any]
+    """Those that were confirmed since the last set, with `is_back`: those of buckets that came back."""
     of: dict[int, Task]
     """By failure its task, those left out too."""
 
@@ -58,7 +58,7 @@ class Draft:
         """Why tasks are left out, the most common first."""
         return Counter(self.left.values()).most_common()
 
-    def shown(self, name: str) -> QuerySet[Failure]:
+    def shown(self, name: str) -> QuerySet[Any]:
         """The failures behind a number of the draft, by its name in `SHOWN`; all for any other."""
         if name == "uncorrected":
             return self.failures.filter(corrected__isnull=True).exclude(pk__in=self.of)
@@ -85,9 +85,9 @@ SHOWN: Final = {
 def environments_of(agent: Agent) -> list[Environment]:
     """Those that a draft can be made in, the most likely one first: the agent's own, by their newest sets."""
     rows = taking_failures(agent.project).filter(Q(agent=agent) | Q(agent=None))
-    found = list(rows.annotate(newest=Max("versions__task_sets__id")))
-    fit = [row for row in found if KINDS[row.kind].from_failures or row.agent_id]
-    return sorted(fit, key=lambda row: (row.agent_id is None, -(row.newest or 0), row.name))
+    newest = dict(rows.annotate(newest=Max("versions__task_sets__id")).values_list("pk", "newest"))
+    fit = [row for row in rows if KINDS[row.kind].from_failures or row.agent_id]
+    return sorted(fit, key=lambda row: (row.agent_id is None, -(newest[row.pk] or 0), row.name))
 
 
 def environment_of(agent: Agent, name: str = "") -> Environment:
@@ -103,7 +103,7 @@ def environment_of(agent: Agent, name: str = "") -> Environment:
 def draft_of(turn: Turn, environment: Environment) -> Draft:
     """The draft as it is now. The failures by which a bucket came back come first."""
     failures = _back_first(turn)
-    keys = confirmed(turn).order_by().values("pk")
+    keys = _confirmed(turn).values("pk")
     also = Task.also.through.objects.filter(failure__in=keys).values("task")
     rows = environment.tasks.filter(Q(failure__in=keys) | Q(pk__in=also), retired_at=None)
     members = TaskSetMember.objects.filter(task=OuterRef("pk"))
@@ -122,10 +122,10 @@ def draft_of(turn: Turn, environment: Environment) -> Draft:
 
 
 def start(*, agent: Agent, environment: Environment, actor: Actor) -> Made:
-    """Make a task of each confirmed failure of the present turn that can be one, those of buckets that came back first.
+    """Make a task of each failure confirmed since the last set that can be one, those of buckets that came back first.
     Again, it goes on where it was."""
     turn = present(agent)
-    keys = confirmed(turn).order_by().values("pk")
+    keys = _confirmed(turn).values("pk")
     failures = _back_first(turn).filter(pk__in=without_task(environment).filter(pk__in=keys).order_by().values("pk"))
     made = tasks_from_all(environment=environment, actor=actor, failures=failures.order_by("-is_back", "pk"))
     if made.made:
@@ -159,11 +159,23 @@ def _sets_of(environment: Environment) -> TaskSets:
     return TaskSet.objects.filter(environment_version__environment=environment)
 
 
-def _back_first(turn: Turn) -> QuerySet[Failure]:
+def last_set(turn: Turn) -> TaskSet | None:
+    """The set by which the version was compared that is live since the turn began. What was confirmed after it was
+    frozen could not be in it, also while that version was trained and released by steps."""
+    candidate = turn.begun_by.candidate if turn.begun_by else None
+    return candidate.version_eval.task_set if candidate else None
+
+
+def _confirmed(turn: Turn) -> QuerySet[Failure]:
+    last = last_set(turn)
+    return confirmed(turn.agent, Q(labelled_at__gte=last.created_at) if last else Q()).order_by()
+
+
+def _back_first(turn: Turn) -> QuerySet[Any]:
     back = list(came_back(turn))
     shown = {key for row in back for key in row.trajectories}
     is_back = Q(bucket__in={row.bucket for row in back}) | Q(trajectory__in=shown)
-    return confirmed(turn).annotate(
+    return _confirmed(turn).annotate(
         is_back=Case(When(is_back, then=Value(True)), default=Value(False), output_field=BooleanField())
     )
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from flywheel.agents.models import Agent
 from flywheel.edge.refusals import Missing
 from flywheel.environments.models import Task, TaskSet
 from flywheel.evals.models import EvalRun
@@ -58,11 +59,9 @@ class Station:
         return Count(min(found, MOST), found > MOST)
 
 
-def confirmed(turn: Turn) -> QuerySet[Failure]:
-    """Failures of the agent's traffic that people confirmed in the turn, and that count still."""
-    rows = Failure.objects.filter(
-        turn.has("labelled_at"), project=turn.agent.project_id, current=True, trajectory__agent=turn.agent
-    )
+def confirmed(agent: Agent, when: Q) -> QuerySet[Failure]:
+    """Failures of the agent's traffic that people confirmed then, and that count still."""
+    rows = Failure.objects.filter(when, project=agent.project_id, current=True, trajectory__agent=agent)
     return rows.exclude(decision=Decision.REJECTED).exclude(trajectory__source__in=Source.ATTEMPTS)
 
 
@@ -75,6 +74,10 @@ def came_back(turn: Turn) -> QuerySet[Recurrence]:
 def _trajectories(turn: Turn) -> QuerySet[Trajectory]:
     rows = Trajectory.objects.filter(turn.has("started_at"), project=turn.agent.project_id, agent=turn.agent)
     return rows.exclude(source__in=Source.ATTEMPTS)
+
+
+def _failures(turn: Turn) -> QuerySet[Failure]:
+    return confirmed(turn.agent, turn.has("labelled_at"))
 
 
 def _tasks(turn: Turn) -> QuerySet[Task]:
@@ -112,7 +115,7 @@ STATIONS: Final = {
     station.key: station
     for station in (
         Station("trajectories", "Trajectories in", KINDS["trajectory"], _trajectories),
-        Station("failures", "Failures confirmed", replace(KINDS["failure"], keys=("labelled_at", "id")), confirmed),
+        Station("failures", "Failures confirmed", replace(KINDS["failure"], keys=("labelled_at", "id")), _failures),
         Station("came_back", "Categories that came back", RECURRENCE, came_back),
         Station("tasks", "Tasks made", KINDS["task"], _tasks),
         Station("task_sets", "Task sets frozen", KINDS["task_set"], _task_sets),

@@ -47,8 +47,8 @@ def test_a_draft_is_started_and_frozen(
     failed(cast, build, "Bare", corrected=None)
     headers = key("read", "build", by=cast.builder)
     assert client.get(NEXT, headers=headers).json() == {
-        "turn": 1, "environment": "mail", "tasks": [], "left_out": [], "frozen": 0, "uncorrected": 1, "taskless": 1,
-        "back": [],
+        "turn": 1, "since": None, "environment": "mail", "tasks": [], "left_out": [], "frozen": 0, "uncorrected": 1,
+        "taskless": 1, "back": [],
     }  # fmt: skip
     started = [client.post(NEXT, {}, "application/json", headers=headers).json() for _ in range(2)]
     assert [(each["made"], each["left"], each["draft"]["taskless"]) for each in started] == [(1, 0, 0), (0, 0, 0)]

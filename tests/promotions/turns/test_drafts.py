@@ -1,5 +1,6 @@
 """The draft of the next task set: what is in it, what is left out and why, and that it is drafted once."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,11 +12,16 @@ from flywheel.edge.refusals import Missing, Refused
 from flywheel.environments.models import Environment, Split, Task, TaskSetMember
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Failure, Recurrence
+from flywheel.promotions.models import Candidate
 from flywheel.promotions.turns import drafts
 from flywheel.promotions.turns.drafts import Draft, draft_of, environment_of, environments_of, start
-from flywheel.promotions.turns.turn_bounds import present
+from flywheel.promotions.turns.stations import STATIONS
+from flywheel.promotions.turns.turn_bounds import present, turn_numbered
 from tests.conftest import Build, Cast
+from tests.promotions.conftest import agent, candidate, evaluated
+from tests.promotions.turns.test_turn_bounds import promoted
 
+__all__ = ["agent", "candidate", "evaluated"]
 pytestmark = pytest.mark.django_db
 WRONG = '{"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "someday"}}'
 
@@ -112,6 +118,21 @@ def test_what_is_left_out_says_why_and_the_rest_becomes_the_next_version(
     assert names(agent, world, "frozen") == ["Train", "Measured"]
     with pytest.raises(Refused, match="no proved train task"):
         drafts.freeze(agent=agent, environment=world, name="elsewhere", actor=actor)
+
+
+def test_what_was_confirmed_while_the_version_was_trained_and_released_is_in_the_next_draft(
+    cast: Cast, build: Build, candidate: Candidate
+) -> None:
+    agent, world = candidate.agent, build.environment()
+    rows = [failed(cast, build, name) for name in ("Before", "Meanwhile", "After")]
+    promotion = promoted(candidate, cast)
+    frozen, live = candidate.version_eval.task_set.created_at, promotion.created_at
+    for row, at in zip(rows, (frozen - timedelta(days=1), frozen, live), strict=True):
+        Failure.objects.filter(pk=row.pk).update(labelled_at=at)
+    assert drafts.last_set(present(agent)) == candidate.version_eval.task_set
+    assert names(agent, world, "") == ["Meanwhile", "After"]
+    counts = [STATIONS["failures"].counted(turn_numbered(agent, number)).number for number in (1, 2)]
+    assert counts == [2, 1], "each of one turn all the same"
 
 
 def test_the_environment_with_the_newest_set_is_meant(cast: Cast, build: Build) -> None:

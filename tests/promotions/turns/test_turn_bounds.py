@@ -7,7 +7,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent
 from flywheel.edge.refusals import Missing
 from flywheel.failures.labels.decisions import decide
-from flywheel.failures.models import Recurrence
+from flywheel.failures.models import Decision, Recurrence
 from flywheel.promotions.live_version import promote, roll_back
 from flywheel.promotions.models import Candidate, Policy, Promotion
 from flywheel.promotions.turns.stations import STATIONS, station_of
@@ -30,7 +30,7 @@ def promoted(candidate: Candidate, cast: Cast) -> Promotion:
 
 def again(promotion: Promotion, cast: Cast) -> Promotion:
     """The same once more, as if by another candidate."""
-    row = Candidate.objects.get(pk=promotion.candidate_id)
+    row = Candidate.objects.get(promotion=promotion)
     row.pk, row.policy = None, Policy.objects.create(project=cast.project, version=99, rules={}, created_by=cast.admin)
     row.save(force_insert=True)
     generation = Agent.objects.get(pk=row.agent_id).generation + 1
@@ -91,7 +91,7 @@ def test_everything_is_in_one_turn(cast: Cast, build: Build, candidate: Candidat
     assert counts(turn_numbered(agent, 1)) == before | {"moves": 2}
     assert counts(present(agent)) == {}
     decide(trajectory=old, actor=Actor(cast.reviewer), bucket="wrong_tool")
-    decide(trajectory=fine, actor=Actor(cast.reviewer), decision="rejected")
+    decide(trajectory=fine, actor=Actor(cast.reviewer), decision=Decision.REJECTED)
     for answer in ("", "not_same"):
         Recurrence.objects.create(
             project=cast.project, bucket="wrong_tool", version=candidate.version, answer=answer,

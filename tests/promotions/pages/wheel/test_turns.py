@@ -29,8 +29,9 @@ def url(name: str, agent: Agent, *args: object) -> str:
     return reverse(f"promotions:{name}", args=["acme", agent.name, *args])
 
 
-def test_every_number_leads_to_what_it_counts(cast: Cast, candidate: Candidate, sign_in: SignIn) -> None:
+def test_every_number_leads_to_what_it_counts(cast: Cast, build: Build, candidate: Candidate, sign_in: SignIn) -> None:
     client, agent = sign_in(cast.viewer), candidate.agent
+    build.trajectory(agent=agent)
     promoted(candidate, cast)
     page = page_of(client.get(url("turn", agent, 1)))
     assert "From the beginning" in page
