@@ -72,7 +72,7 @@ def draft(request: PageRequest, agent: str) -> HttpResponse:
     asked = request.GET.get("environment", "")
     chosen = next((each for each in known if each.name == asked), known[0] if known else None)
     found, turn = None, present(row)
-    context: dict[str, Any] = {"agent": row, "turn": turn, "environments": known, "environment": chosen}
+    context: dict[str, Any] = {"agent": row, "environments": known, "environment": chosen}
     context |= {"back": _back(request, turn), "since": drafts.last_set(turn)}
     if chosen is not None:
         found = drafts.draft_of(turn, chosen)
