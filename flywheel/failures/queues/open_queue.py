@@ -125,7 +125,7 @@ def around(project: Project, filters: Filters, item: Trajectory | None) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What waits, in its order. The trajectories by which the bucket came back are a part of their own before the
+    """Trajectories that wait, in their order. Those by which the bucket came back are a part of their own before the
     others, so that each part is read along its index."""
 
     back: Collection[int]
@@ -145,7 +145,7 @@ class _Walk:
         return cls(back, [of_any.filter(pk__in=back), rows.exclude(pk__in=back)])
 
     def place_of(self, item: Trajectory) -> int:
-        """Of the part that it is in; it need not wait any more."""
+        """The place of the part that it is in; it need not wait any more."""
         return 0 if item.pk in self.back else len(self.parts) - 1
 
 

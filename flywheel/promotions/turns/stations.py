@@ -1,4 +1,4 @@
-"""What a turn is made of, station by station: each a query, of which a list asks for its page and a count for at most
+"""A turn, station by station: each a query, of which a list asks for its page and a count for at most
 so many."""
 
 from collections.abc import Callable
