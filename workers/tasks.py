@@ -113,6 +113,18 @@ def judge() -> None:
     ramp_judging.look()
 
 
+@shared_task(name="workers.self_test")  # type: ignore[untyped-decorator]
+def self_test() -> None:
+    """Every few seconds, in beat: make the self-tests of ramps that are due. Apart from the judge, which waits for
+    nobody's server."""
+    from flywheel.promotions.ramps import self_tests
+
+    if due := self_tests.due():
+        from workers.policies import ramp_self_tests
+
+        ramp_self_tests.make(due)
+
+
 @shared_task(name="workers.watch")  # type: ignore[untyped-decorator]
 def watch() -> None:
     """Every few seconds, in beat: see whether what promotions claim still holds in the traffic of their versions."""

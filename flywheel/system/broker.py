@@ -55,6 +55,7 @@ def celery_settings() -> dict[str, Any]:
             "sweep": {"task": "workers.sweep", "schedule": min(SWEEP_EVERY_S, settings.JOB_LEASE_SECONDS / 4)},
             "judge": {"task": "workers.judge", "schedule": JUDGE_EVERY_S},
             "watch": {"task": "workers.watch", "schedule": SWEEP_EVERY_S},
+            "self_test": {"task": "workers.self_test", "schedule": SWEEP_EVERY_S},
             "advance": {"task": "workers.advance", "schedule": SWEEP_EVERY_S},
             "deliver": {"task": "workers.deliver", "schedule": SWEEP_EVERY_S},
             "detect": {"task": "workers.detect", "schedule": SWEEP_EVERY_S},

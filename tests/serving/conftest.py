@@ -113,7 +113,7 @@ def version(build: Build, tmp_path: Path) -> Callable[..., Version]:
     return make
 
 
-def make_adapter(place: Path, seed: int, more: dict[str, Any] | None = None) -> Path:
+def make_adapter(place: Path, seed: int, more: dict[str, Any] | None = None, strength: float = 0.05) -> Path:
     """Plain LoRA of rank 2 on all projections, strong enough to change what the policy says."""
     place.mkdir(exist_ok=True)
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"]
@@ -127,6 +127,6 @@ def make_adapter(place: Path, seed: int, more: dict[str, Any] | None = None) -> 
             out, into = weight.shape
             a = torch.randn(2, into, generator=generator) / into**0.5
             tensors[f"base_model.model.{layer}.lora_A.weight"] = a
-            tensors[f"base_model.model.{layer}.lora_B.weight"] = torch.randn(out, 2, generator=generator) * 0.05
+            tensors[f"base_model.model.{layer}.lora_B.weight"] = torch.randn(out, 2, generator=generator) * strength
     save_file(tensors, place / "adapter_model.safetensors")
     return place

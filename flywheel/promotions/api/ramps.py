@@ -19,12 +19,13 @@ from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import Refused
 from flywheel.edge.schemas import Body, Schema
 from flywheel.promotions.api.promotions import PromotionOut
-from flywheel.promotions.models import Candidate, Promotion, Ramp, RampChange
+from flywheel.promotions.models import Candidate, Promotion, Ramp, RampChange, SelfTest
 from flywheel.promotions.ramps import ramp_evidence, ramp_moves, ramp_words
 from flywheel.promotions.ramps.ramp_proposals import live_traffic, proposed_plan, reach_of
 
 router = Router(tags=["promotions"])
 CHANGES = 100
+SELF_TESTS = 20
 _DEFAULT = Plan()
 
 
@@ -209,6 +210,39 @@ class RampChangeOut(Schema):
         return row.stage + 1
 
 
+class WrongAnswerOut(Schema):
+    asked: str
+    own: str
+    """What was expected: the answer of the version's own weights, or the one that the server gave alone."""
+    server: str
+
+
+class SelfTestArmOut(Schema):
+    arm: str
+    """`live` or `candidate`."""
+    version: str
+    verdict: str
+    """`passed`, `failed` or `not_tested`."""
+    words: str
+    """What was found, or why it was not tested."""
+    evidence: list[WrongAnswerOut]
+
+
+class RampSelfTestOut(Schema):
+    """Whether the servers of both versions answer with the right weights."""
+
+    at: datetime
+    stage: int
+    """In which it was made, counted from 1."""
+    verdict: str
+    """`failed` if an arm failed, which holds the ramp; `not_tested` if an arm could not be tested; else `passed`."""
+    arms: list[SelfTestArmOut]
+
+    @staticmethod
+    def resolve_stage(row: SelfTest) -> int:
+        return row.stage + 1
+
+
 class RampNumbersOut(Schema):
     next: str
     """What happens next, in words."""
@@ -236,6 +270,12 @@ class RampWithNumbers(RampOut):
     numbers: RampNumbersOut
     changes: list[RampChangeOut]
     """Newest first, at most 100."""
+    self_tests: list[RampSelfTestOut]
+    """Newest first, at most 20."""
+
+    @staticmethod
+    def resolve_self_tests(row: Ramp) -> list[SelfTest]:
+        return list(row.self_tests.all()[:SELF_TESTS])
 
     @staticmethod
     def resolve_numbers(row: Ramp) -> dict[str, Any]:

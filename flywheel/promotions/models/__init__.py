@@ -4,7 +4,7 @@ promotions."""
 from flywheel.promotions.models.candidates import Candidate, Harmless
 from flywheel.promotions.models.policies import Policy
 from flywheel.promotions.models.promotions import LateReason, Promotion
-from flywheel.promotions.models.ramps import Ramp, RampChange
+from flywheel.promotions.models.ramps import Ramp, RampChange, SelfTest
 from flywheel.promotions.models.watches import Watch, WatchedSession
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Promotion",
     "Ramp",
     "RampChange",
+    "SelfTest",
     "Watch",
     "WatchedSession",
 ]

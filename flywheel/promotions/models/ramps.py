@@ -51,6 +51,11 @@ class Ramp(models.Model):
     finding = models.JSONField(default=dict, blank=True)
     """Why it is held, was taken back or stopped: `{"words", "signals", "doubts", "unit"}`, the last the
     number of the unit after which it was found; and the doubts that a person has `accepted`."""
+    test_wanted_at = models.DateTimeField(null=True, blank=True)
+    """Since when the judge waits for a self-test before it goes on; empty where it waits for none."""
+    probes = models.JSONField(default=list, blank=True)
+    """Questions of its self-tests, each with what both versions' own weights say: `{"messages", "answers": {version's
+    pk: {"text", "calls", "tokens"}}}`. Computed once, for weights never change."""
     promotion = models.OneToOneField(Promotion, on_delete=models.PROTECT, null=True, blank=True, related_name="ramp")
     created_at = models.DateTimeField(default=timezone.now)
 
@@ -100,3 +105,37 @@ class RampChange(models.Model):
 
     def __str__(self) -> str:
         return f"{self.ramp}: {self.reason}"
+
+
+class SelfTest(models.Model):
+    """Whether the servers of both arms answer with the weights of their versions, as they were asked at one time."""
+
+    class Verdict(models.TextChoices):
+        PASSED = "passed"
+        FAILED = "failed"
+        NOT_TESTED = "not_tested", "not tested"
+        """Of one arm at least nothing can be said, and the other shows nothing wrong."""
+
+    ramp = models.ForeignKey(Ramp, on_delete=models.CASCADE, related_name="self_tests")
+    at = models.DateTimeField(default=timezone.now)
+    """When it began."""
+    stage = models.PositiveIntegerField()
+    """Index of the stage in which it was made."""
+    verdict = models.CharField(max_length=16, choices=Verdict)
+    arms = models.JSONField()
+    """By arm, live first: `{"arm", "version", "verdict", "words", "evidence"}`, the last the wrong answers as
+    `{"asked", "own", "server"}`."""
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["ramp", "-at"], name="self_test_newest")]
+
+    def __str__(self) -> str:
+        return f"self-test of {self.ramp}: {self.get_verdict_display()}"
+
+    @property
+    def words(self) -> str:
+        """What was found, beginning with what went wrong."""
+        order = {self.Verdict.FAILED: 0, self.Verdict.NOT_TESTED: 1}
+        rows = sorted(self.arms, key=lambda row: order.get(row["verdict"], 2))
+        return "; ".join(f"{row['version']}: {row['words']}" for row in rows)

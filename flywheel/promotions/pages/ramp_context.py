@@ -11,12 +11,13 @@ from flywheel.agents.models import SplitUnit
 from flywheel.core.evidence.ramp.ramp_plan import FINISHES
 from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.pages.ramp_forms import UNITS
-from flywheel.promotions.ramps import ramp_evidence, ramp_words
+from flywheel.promotions.ramps import ramp_evidence, ramp_words, self_tests
 from flywheel.promotions.ramps.ramp_evidence import Evidence
 from flywheel.trajectories.ingest.gateway import routing
 from flywheel.trajectories.search import grammar
 
 LOG_SHOWN: Final = 100
+TESTS_SHOWN: Final = 5
 LOWEST: Final = 1e-4
 """A wealth of less than this part of its bound is drawn at the lower edge."""
 
@@ -42,7 +43,8 @@ def fingerprint(ramp: Ramp) -> str:
     """Change with all that the page shows, but for sessions that are neither new nor final."""
     newest = ramp.split.units.order_by("-pk").values_list("pk", flat=True).first() or 0
     final = ramp.split.units.aggregate(last=Max("number"))["last"] or 0
-    return f"{ramp.generation}-{newest}-{final}-{len(ramp.finding)}"
+    tested = ramp.self_tests.values_list("pk", flat=True).first() or 0
+    return f"{ramp.generation}-{newest}-{final}-{len(ramp.finding)}-{tested}"
 
 
 def ramp_context(ramp: Ramp, wanted: str = "") -> dict[str, Any]:
@@ -75,6 +77,8 @@ def ramp_context(ramp: Ramp, wanted: str = "") -> dict[str, Any]:
         "problem": routing.problem_of(ramp.split) if ramp.is_open else "",
         "next": ramp_words.next_words(ramp, numbers),
         "changes": list(ramp.changes.select_related("by")[:LOG_SHOWN]),
+        "self_tests": list(ramp.self_tests.all()[:TESTS_SHOWN]),
+        "test_every": self_tests.EVERY.seconds // 60,
         "plan": plan,
         "following": next(iter(plan.stages[ramp.stage + 1 :]), None),
         "finish": FINISHES[plan.finish],

@@ -26,7 +26,7 @@ from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.promotions.models import Ramp
-from flywheel.promotions.ramps import ramp_moves, ramp_units
+from flywheel.promotions.ramps import ramp_moves, ramp_units, self_tests
 from flywheel.promotions.ramps.ramp_evidence import label_of
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def judge(pk: int) -> None:
             reason = f"the live version of {ramp.split.agent} moved meanwhile"
             ramp_moves.stop(ramp=ramp, actor=None, reason=reason, generation=ramp.generation)
             return
-        if ramp.state == State.WAITING:
+        if ramp.state == State.WAITING and not self_tests.is_awaited(ramp):
             ramp_moves.start(ramp=ramp)
         last = 0 if ramp.finding.get("signals") else _freeze(ramp)
         if not ramp.finding.get("signals"):
@@ -150,7 +150,7 @@ def _go_on(ramp: Ramp, *, has_more: bool) -> None:
     reason = f"nothing was found in {judged:,} sessions at {percent(stage.share / WHOLE)}"
     if is_last:
         reason = _may_finish(ramp, has_more)
-    if not reason:
+    if not reason or self_tests.is_awaited(ramp):
         return
     if not _agree(recomputed(ramp), _judgement(ramp)):
         _hold(ramp, "what is kept of its judgement does not follow from its sessions")
@@ -198,7 +198,7 @@ def _may_finish(ramp: Ramp, has_more: bool) -> str:
     plan = ramp.rules
     if plan.finish == "nothing_found":
         return "nothing was found in any stage"
-    if plan.finish == "person" or not has_more:
+    if plan.finish == "person" or not (has_more or ramp.test_wanted_at):
         return ""
     sessions = sessions_of(_final(ramp))
     if proof(plan, sessions) < 1 / PROOF:

@@ -112,17 +112,20 @@ def start(*, ramp: Ramp) -> Ramp:
 def hold(
     *, ramp: Ramp, actor: Actor | None, reason: str, generation: int, finding: dict[str, Any] | None = None
 ) -> Ramp:
-    """Stay at the present stage. Raises Refused, and Stale as all of these do."""
-    _check(ramp, State.RUNNING)
+    """Stay at the present stage, or before the first. Raises Refused, and Stale as all of these do."""
+    _check(ramp, State.WAITING, State.RUNNING)
     return _move(ramp, actor, reason, generation, state=State.HOLDING, finding=finding)
 
 
 def go_on(*, ramp: Ramp, actor: Actor, reason: str, generation: int) -> Ramp:
-    """Go on at the stage at which it was held; what was doubted then holds it no more."""
+    """Go on at the stage at which it was held, or to the first; what was doubted then holds it no more. A self-test
+    follows at once."""
     _check(ramp, State.HOLDING)
     _check_four_eyes(ramp, actor)
     accepted = sorted({*ramp.finding.get("accepted", ()), *ramp.finding.get("doubts", ())})
-    return _move(ramp, actor, reason, generation, state=State.RUNNING, finding={"accepted": accepted})
+    state = State.RUNNING if has_begun(ramp) else State.WAITING
+    wanted = timezone.now()
+    return _move(ramp, actor, reason, generation, state=state, finding={"accepted": accepted}, test_wanted_at=wanted)
 
 
 def advance(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:
@@ -163,6 +166,11 @@ def finish(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> 
         promotion = live_version.go_live(row, approval, server)
         _move(ramp, actor, reason, generation, state=State.FINISHED, promotion=promotion)
     return promotion
+
+
+def has_begun(ramp: Ramp) -> bool:
+    """Whether its first stage has begun."""
+    return ramp.changes.filter(state=State.RUNNING).exists()
 
 
 def end_share(ramp: Ramp, finding: dict[str, Any]) -> None:
@@ -214,7 +222,8 @@ def _move(
 ) -> Ramp:
     """Carry it out, if the ramp's generation is still `generation`. Raises Refused."""
     _check_reason(reason)
-    changes: dict[str, Any] = {"state": state, **{name: value for name, value in fields.items() if value is not None}}
+    given = {name: value for name, value in fields.items() if value is not None}
+    changes: dict[str, Any] = {"state": state, "test_wanted_at": None, **given}
     if stage is not None:
         changes |= {"stage": stage, "stage_since": timezone.now()}
     row = Ramp.objects.filter(pk=ramp.pk, generation=generation, state__in=Ramp.OPEN)
@@ -225,7 +234,8 @@ def _move(
     for name, value in (changes | {"generation": generation + 1}).items():
         setattr(ramp, name, value)
     is_over = state not in Ramp.OPEN
-    share = 0 if is_over else ramp.rules.stages[ramp.stage].share
+    is_answering = state == State.RUNNING or (not is_over and has_begun(ramp))
+    share = ramp.rules.stages[ramp.stage].share if is_answering else 0
     split = Split.objects.filter(pk=ramp.split_id)
     split.update(share=share, generation=F("generation") + 1, **({"closed_at": timezone.now()} if is_over else {}))
     if state in _OVER:

@@ -26,6 +26,8 @@ def next_words(ramp: Ramp, numbers: Evidence, now: datetime | None = None) -> st
     """Return what happens next, and what that waits for."""
     live, version = ramp.candidate.baseline, ramp.candidate.version
     if ramp.state == State.WAITING:
+        if ramp.test_wanted_at is not None:
+            return f"The first stage begins once its self-test has passed. Until then all sessions go to {live}."
         return f"The first stage begins when the judge sees it. Until then all sessions go to {live}."
     if ramp.state == State.HOLDING:
         return f"Nothing moves until somebody presses Go on. The candidate keeps {share_words(ramp.split.share)}."
@@ -33,6 +35,8 @@ def next_words(ramp: Ramp, numbers: Evidence, now: datetime | None = None) -> st
         return f"{version} went live for all sessions."
     if ramp.state != State.RUNNING:
         return f"All sessions go to {live}."
+    if ramp.test_wanted_at is not None:
+        return "It goes on once its self-test has passed, in a moment."
     plan = ramp.rules
     waits = _waits(plan.stages[ramp.stage], ramp.stage_since, numbers.in_stage, now or timezone.now())
     if ramp.stage + 1 < len(plan.stages):

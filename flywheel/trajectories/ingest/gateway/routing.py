@@ -319,12 +319,16 @@ def _fork(agent: Any, key_id: int) -> Fork | None:
 
 def _arms(split: Split, agent: Agent, served: str, key_id: int) -> list[Route]:
     """The ways to the split's versions. Raises NoRoute where there is none, or no key for it."""
+    return [way_to(split, one, agent, served, key_id) for one in (split.live, split.candidate)]
+
+
+def way_to(split: Split, version: Version, agent: Agent, served: str, key_id: int = 0) -> Route:
+    """The way to one of the split's versions; `served` is the agent's. Raises NoRoute where there is none, or no key
+    for it."""
     names = split.served | ({str(split.live_id): served} if served else {})
-    versions = (split.live, split.candidate)
-    ways = [keyed(_way(agent.project_id, key_id, one, names.get(str(one.pk), ""))) for one in versions]
-    for way in ways:
-        way.key()
-    return ways
+    way = keyed(_way(agent.project_id, key_id, version, names.get(str(version.pk), "")))
+    way.key()
+    return way
 
 
 def served(project: Project) -> list[Version]:

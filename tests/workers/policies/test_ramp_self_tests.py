@@ -1,0 +1,207 @@
+"""The self-tests of ramps; own weights and servers are fakes that answer with words for their version."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Notice, User
+from flywheel.agents.models import Agent, Version
+from flywheel.agents.weights import served_weights
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
+from flywheel.promotions.candidacy import propose
+from flywheel.promotions.live_version import make_first
+from flywheel.promotions.models import Ramp, SelfTest
+from flywheel.promotions.ramps import ramp_judging, ramp_moves, self_tests
+from tests.conftest import Build, Cast
+from tests.evals.fake import adapted
+from tests.promotions.conftest import evaluated_with
+from tests.promotions.ramps.conftest import PLAN
+from tests.workers.engines.test_engine_endpoints import Reply, completion, serving
+from workers.policies import ramp_self_tests
+from workers.tasks import self_test
+
+
+class Weights:
+    """In place of a model's process: says the question backwards, and who it is."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.who = spec["who"]
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        return [ChatResponse(said(self.who, request.messages[-1].content)) for request in requests]
+
+    def close(self) -> None:
+        pass
+
+
+def said(who: str, question: str) -> str:
+    return f"{question[::-1]} {who}" if "1 2 3" in question else question[::-1]
+
+
+class Arms:
+    """The server of both arms, by name of the version that it really answers with."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, str] = {}
+        self.asked: list[str] = []
+
+    def __call__(self, body: dict[str, Any], count: int) -> Reply:
+        self.asked.append(body["model"])
+        assert body["temperature"] == 0.0
+        who = self.answers.get(body["model"])
+        if who is None:
+            return 404, {}, b"no such model"
+        return completion({"content": said(who, body["messages"][-1]["content"])})
+
+
+@pytest.fixture
+def arms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arms]:
+    monkeypatch.setattr(ramp_self_tests, "ProcessEngine", Weights)
+    monkeypatch.setattr(ramp_self_tests.artifacts, "places", lambda version: {"who": str(version)})
+    monkeypatch.setattr(ramp_self_tests, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(served_weights, "size_of", lambda version: 100 if version.weights_id else 0)
+    made = Arms()
+    with serving(made) as server:
+        at = served_weights.Address(server.url.removesuffix("/v1"), "token")
+        monkeypatch.setattr(served_weights, "address", lambda: at)
+        yield made
+
+
+@pytest.fixture
+def ramp(build: Build, arms: Arms) -> Ramp:
+    """One that waits for the judge; both of its versions have weights, and the server answers with them."""
+    live = adapted(build, None)
+    candidate = adapted(build, 7, agent=live.agent)
+    arms.answers = {served_weights.name_of(one): str(one) for one in (live, candidate)}
+    return released(build, live, candidate)
+
+
+def released(build: Build, live: Version, candidate: Version) -> Ramp:
+    """A ramp of these versions, which waits for the judge."""
+    cast, evaluated, task_set = build.cast, evaluated_with(build), build.task_set(train=2, held_out=12)
+    make_first(agent=live.agent, version=live, actor=Actor(cast.approver), reason="first")
+    row = propose(
+        version_eval=evaluated(candidate, task_set, passing=20),
+        baseline_eval=evaluated(live, task_set, passing=4),
+        actor=Actor(cast.trainer),
+    )
+    generation = Agent.objects.get(pk=live.agent_id).generation
+    actor = Actor(cast.approver)
+    return ramp_moves.begin(candidate=row, plan=PLAN, actor=actor, reason="by steps", generation=generation)
+
+
+def looked(ramp: Ramp) -> Ramp:
+    ramp_judging.look()
+    return Ramp.objects.select_related("split").get(pk=ramp.pk)
+
+
+def names_of(ramp: Ramp) -> tuple[str, str]:
+    return served_weights.name_of(ramp.split.live), served_weights.name_of(ramp.split.candidate)
+
+
+@pytest.mark.django_db
+def test_the_first_stage_waits_for_a_self_test_that_passes_which_is_made_again_every_ten_minutes(
+    ramp: Ramp, arms: Arms, cast: Cast, sign_in: Callable[[User], Client]
+) -> None:
+    self_test()
+    assert not arms.asked, "nobody has asked for it"
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.split.share) == ("waiting", 0)
+    assert ramp.split.lease_until > timezone.now(), "the judge does not wait for it"
+    self_test()
+    test = SelfTest.objects.get()
+    live, candidate = (str(one) for one in (ramp.split.live, ramp.split.candidate))
+    assert (test.verdict, [row["version"] for row in test.arms]) == ("passed", [live, candidate]), test.words
+    assert f"6 answers of its server are those of its own weights, 1 of which tell it from {live}" in test.words
+    assert set(arms.asked) == set(names_of(ramp))
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.split.share, ramp.test_wanted_at) == ("running", 2500, None)
+
+    self_test()
+    assert SelfTest.objects.count() == 1
+    SelfTest.objects.update(at=timezone.now() - timedelta(minutes=11))
+    self_test()
+    assert SelfTest.objects.count() == 2
+    page = sign_in(cast.viewer).get(reverse("promotions:ramp", args=["acme", ramp.pk])).content.decode()
+    assert f"tell it from {live}" in page.partition('id="self-test"')[2]
+
+
+@pytest.mark.django_db
+def test_an_arm_that_answers_with_the_others_weights_holds_the_ramp_until_it_passes(
+    ramp: Ramp, arms: Arms, cast: Cast
+) -> None:
+    live, candidate = names_of(ramp)
+    right = dict(arms.answers)
+    arms.answers[candidate] = right[live]
+    looked(ramp)
+    self_test()
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.split.share) == ("holding", 0), "it had not begun"
+    words = f"1 of 6 answers of its server are not those of its own weights but {right[live]}'s"
+    assert words in ramp.finding["words"]
+    change = ramp.changes.order_by("-pk")[0]
+    assert (change.state, change.by) == ("holding", None)
+    assert words in change.reason
+    assert Notice.objects.filter(text__contains=words).exists()
+
+    def go_on() -> None:
+        ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="look again", generation=ramp.generation)
+
+    go_on()
+    self_test()
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.split.share) == ("holding", 0), "it failed again"
+    arms.answers = right
+    go_on()
+    self_test()
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.split.share) == ("running", 2500)
+
+    del arms.answers[candidate]
+    SelfTest.objects.update(at=timezone.now() - timedelta(minutes=11))
+    self_test()
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.split.share) == ("holding", 2500), "who has met the candidate keeps it"
+    assert "no such model" in ramp.finding["words"]
+
+
+@pytest.mark.django_db
+def test_versions_that_no_question_tells_apart_are_not_called_tested(
+    ramp: Ramp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ramp_self_tests, "ODD", ("hello",))
+    looked(ramp)
+    self_test()
+    test = SelfTest.objects.get()
+    assert test.verdict == "not_tested"
+    assert f"and no question tells it from {ramp.split.candidate}" in test.words
+    assert looked(ramp).state == "running"
+
+
+@pytest.mark.django_db
+def test_own_weights_that_cannot_be_asked_are_named(ramp: Ramp, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Any) -> Any:
+        raise EngineError("a file is missing")
+
+    monkeypatch.setattr(ramp_self_tests, "ProcessEngine", broken)
+    looked(ramp)
+    self_test()
+    assert f"the weights of {ramp.split.live} cannot be asked: a file is missing" in looked(ramp).finding["words"]
+
+
+@pytest.mark.django_db
+def test_versions_without_weights_here_are_said_to_be_not_tested_and_hold_nothing(build: Build) -> None:
+    hosted = {"kind": "openai", "base_url": "http://127.0.0.1:9"}
+    first, second = (build.version(build.agent("desk"), endpoint={**hosted, "model": name}) for name in "mn")
+    ramp = released(build, first, second)
+    assert looked(ramp).state == "running"
+    test = SelfTest.objects.get()
+    assert (test.verdict, {row["verdict"] for row in test.arms}) == ("not_tested", {"not_tested"})
+    assert "not tested: it is asked at its own endpoint" in test.words
+    assert self_tests.due() == []
