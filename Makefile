@@ -33,7 +33,7 @@ help:  ## Show this list
 demo: $(STAMP)  ## Install, start everything, load the stories, stay in front; Ctrl-C stops it all; WorkBench's runs too with WORKBENCH=folder
 	@exec $(BIN)/python -m flywheel.server.supervisor --demo $(if $(WORKBENCH),--workbench "$(abspath $(WORKBENCH))")
 
-up: $(STAMP)  ## The same with an empty project
+up: $(STAMP) $(if $(filter vllm,$(FLYWHEEL_SERVE)),$(SERVE_STAMP))  ## The same with an empty project; vLLM too with FLYWHEEL_SERVE=vllm
 	@exec $(BIN)/python -m flywheel.server.supervisor
 
 turn: $(STAMP)  ## One whole turn of the wheel, headless; the last line of stdout is its result as JSON; another story with STORY=agent, reinforcement after SFT with ALGORITHM=grpo

@@ -1,6 +1,13 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.evals.pages import agreement_views, grid_views, rescore_views, reward_audit_views, run_views
+from flywheel.evals.pages import (
+    agreement_views,
+    grid_views,
+    rescore_views,
+    reward_audit_views,
+    run_views,
+    serving_views,
+)
 
 app_name = "evals"
 # /p/<project>/evals/
@@ -18,6 +25,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("reward-audits/<int:audit>/undo/", reward_audit_views.undo, name="undo_judgement"),
     path("reward-audits/<int:audit>/finish/", reward_audit_views.finish, name="finish_reward_audit"),
     path("sets/<slug:task_set>/<int:version>/", grid_views.grid, name="grid"),
+    path("serving/", serving_views.serving, name="serving"),
+    path("serving/choose/", serving_views.choose, name="choose_base"),
     path("people/<slug:name>/", agreement_views.people, name="people"),
     path("<int:pk>/", run_views.run, name="run"),
     path("<int:pk>/live/", run_views.live, name="live"),

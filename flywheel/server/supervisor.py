@@ -1,5 +1,5 @@
-"""`python -m flywheel.server.supervisor`: PostgreSQL, web, worker, beat and the server of small weights under one
-foreground process.
+"""`python -m flywheel.server.supervisor`: PostgreSQL, web, worker, beat, the server of small weights and, where
+asked for, vLLM under one foreground process.
 
 It prepares the database, starts the processes, restarts one that dies (with a growing pause) and PostgreSQL when that
 dies, says when everything is ready, and on Ctrl-C or SIGTERM stops everything that it started. `--demo` also loads the
@@ -126,6 +126,8 @@ def children() -> list[Child]:
     ]  # fmt: skip
     if env.served_mb():
         found.append(Child("weights", [python, "-m", "workers.policies.small_weights"]))
+    if env.serve() == "vllm":
+        found.append(Child("vllm", [python, "-m", "workers.policies.vllm_keeper"]))
     if env.grpc_port() is not None:
         found.append(Child("grpc", [python, "manage.py", "otlp_grpc"]))
     return found
@@ -216,6 +218,11 @@ def _check_ports() -> None:
     if env.grpc_port() is not None and importlib.util.find_spec("grpc") is None:
         raise env.BadSetting(
             "FLYWHEEL_GRPC_PORT wants the extra `grpc`: pip install -c constraints.txt -e '.[train,grpc]'"
+        )
+    if env.serve() and not env.vllm_url().startswith("http://127.0.0.1:"):
+        raise env.BadSetting(
+            f"FLYWHEEL_SERVE starts vLLM on this machine's loopback, and FLYWHEEL_VLLM_URL={env.vllm_url()!r} names "
+            "another: leave one of them out, or choose a port with http://127.0.0.1:PORT"
         )
     family = socket.AF_INET6 if ":" in env.bind() else socket.AF_INET
     for name, port in {"FLYWHEEL_PORT": env.port(), "FLYWHEEL_GRPC_PORT": env.grpc_port()}.items():

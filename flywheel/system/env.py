@@ -31,6 +31,9 @@ class Variable:
     """What a right value looks like; also the documentation's line."""
 
 
+OWN_VLLM_URL = "http://127.0.0.1:8100"
+"""Of the vLLM server that the supervisor keeps, where FLYWHEEL_VLLM_URL names no other port."""
+
 VARIABLES = {
     v.name: v
     for v in [
@@ -64,6 +67,12 @@ VARIABLES = {
             "",
             "http://host:port of the vLLM server that `make serve` started, which evals can be run on and training can "
             "sample from; empty for none",
+        ),
+        Variable(
+            "FLYWHEEL_SERVE",
+            "",
+            "`vllm` for `make up` to start vLLM itself and watch it, with the base that an admin chooses under Evals › "
+            "vLLM server; empty otherwise",
         ),
         Variable(
             "FLYWHEEL_SERVED_MB",
@@ -288,7 +297,18 @@ def _server(value: str) -> str:
 
 def vllm_url() -> str:
     """The address of the vLLM server, without a slash at its end; empty for none."""
-    return _read("FLYWHEEL_VLLM_URL", _server)
+    return _read("FLYWHEEL_VLLM_URL", _server) or (OWN_VLLM_URL if serve() else "")
+
+
+def serve() -> str:
+    """`vllm` where the supervisor keeps a vLLM server; else empty."""
+
+    def convert(value: str) -> str:
+        if value not in ("", "vllm"):
+            raise ValueError
+        return value
+
+    return _read("FLYWHEEL_SERVE", convert)
 
 
 def served_mb() -> int:

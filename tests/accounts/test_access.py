@@ -88,7 +88,7 @@ PAGES = {
         environments:generation_live environments:play environments:play_live
         evals:index evals:pair evals:run evals:live evals:matrix evals:compare evals:changed
         evals:rescores evals:rescore evals:rescore_live environments:proving_live evals:people evals:grid
-        evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
+        evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit evals:serving
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
         training:build training:build_live training:preview training:preview_live training:tried
         training:compare training:run_file training:checkpoints
@@ -154,7 +154,7 @@ PAGES = {
         promotions:harmless evals:override_reward_audit
     """,
     Permission.ADMIN: """
-        promotions:policy trajectories:connect_key
+        promotions:policy trajectories:connect_key evals:choose_base
         trajectories:costs trajectories:start_costs trajectories:cancel_costs
         trajectories:delete trajectories:redaction_dry_run settings:retention settings:retention_preview
         settings:index settings:add_member settings:set_roles settings:become_approver settings:keys settings:make_key

@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,9 @@ from tests.chaos.installation import Installation
 from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
+    from flywheel.core.evidence.ramp.ramp_plan import Plan
     from flywheel.promotions.models import Ramp
-    from tests.conftest import Build, Cast
+    from tests.conftest import Build
 
 CLIENTS = 6
 TOLD_AFTER_S = 2.5
@@ -147,10 +149,9 @@ class Model(BaseHTTPRequestHandler):
         pass
 
 
-def begun(build: "Build", cast: "Cast", agent_name: str, server: str) -> "Ramp":
-    """An agent of two versions and a ramp of half of its sessions."""
+def begun(build: "Build", agent_name: str, server: str, plan: "Plan") -> "Ramp":
+    """An agent of two versions and a ramp by this plan."""
     from flywheel.accounts.actors import Actor
-    from flywheel.core.evidence.ramp.ramp_plan import Plan, Stage
     from flywheel.promotions.candidacy import propose
     from flywheel.promotions.live_version import make_first
     from flywheel.promotions.ramps import ramp_moves
@@ -159,14 +160,14 @@ def begun(build: "Build", cast: "Cast", agent_name: str, server: str) -> "Ramp":
     def endpoint(model: str) -> dict[str, str]:
         return {"kind": "openai", "base_url": server, "model": model}
 
-    agent = build.agent(agent_name)
+    cast, agent = build.cast, build.agent(agent_name)
     first = build.version(agent, endpoint=endpoint("good"))
     make_first(agent=agent, version=first, actor=Actor(cast.approver), reason="first")
     agent.refresh_from_db()
     arms = pair_of(build, agent, evaluated_with(build), endpoint=endpoint("bad"))
     return ramp_moves.begin(
         candidate=propose(**arms, actor=Actor(cast.trainer)),
-        plan=Plan(stages=(Stage(5000, 100_000, 0),), finish="person", quiet_s=QUIET_S, wait_s=3600),
+        plan=plan,
         actor=Actor(cast.approver),
         reason="to be taken back",
         generation=agent.generation,
@@ -208,18 +209,15 @@ def tried(installation: Installation, ramp: "Ramp", key: str, seed: int, kills: 
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.way_back", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--tries", type=int, default=20)
-    parser.add_argument("--kills", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+@contextlib.contextmanager
+def installed() -> Iterator[tuple[Installation, "Build", str, str]]:
+    """Three web processes with worker and beat, this process as one of them, a key for gateway and ingest, and the
+    address of a model's server."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_address[1]}/v1"
     with (
-        tempfile.TemporaryDirectory(prefix="way-back-") as home,
+        tempfile.TemporaryDirectory(prefix="ramped-") as home,
         Installation(Path(home), processes=3) as installation,
     ):
         os.environ |= {"DATABASE_URL": installation.database, "FLYWHEEL_HOME": home}
@@ -230,12 +228,24 @@ def main() -> None:
         from flywheel.accounts.models import ApiKey
         from tests.conftest import Build, cast_of_two_projects
 
-        cast = cast_of_two_projects("way-back-")
-        build = Build(cast)
-        _, key = ApiKey.make(cast.project, "way back", ["gateway", "ingest"], cast.admin)
+        cast = cast_of_two_projects("ramped-")
+        _, key = ApiKey.make(cast.project, "ramped", ["gateway", "ingest"], cast.admin)
+        yield installation, Build(cast), key, f"http://127.0.0.1:{server.server_address[1]}/v1"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.way_back", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--tries", type=int, default=20)
+    parser.add_argument("--kills", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with installed() as (installation, build, key, server):
+        from flywheel.core.evidence.ramp.ramp_plan import Plan, Stage
+
+        half = Plan(stages=(Stage(5000, 100_000, 0),), finish="person", quiet_s=QUIET_S, wait_s=3600)
         found = []
         for number in range(given.tries):
-            ramp = begun(build, cast, f"desk-{number}", address)
+            ramp = begun(build, f"desk-{number}", server, half)
             found.append(tried(installation, ramp, key, number, given.kills))
             print(f"try {number + 1}: {found[-1]}", file=sys.stderr, flush=True)
     seconds = sorted(row["seconds"] for row in found)

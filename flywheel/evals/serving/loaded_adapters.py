@@ -89,9 +89,14 @@ def check_base(version: Version, until: float = inf) -> None:
         raise ServerError(
             f"the server at {env.vllm_url()} serves {', '.join(bases) or 'nothing'}, and {version} is made of "
             f"{base_name(version.weights.digest)}. Only adapters are loaded at run time; other weights, such as those "
-            f"of a full fine-tune, are a base of their own: serve them (make serve VERSION={version}), "
-            "or let the worker ask it"
+            f"of a full fine-tune, are a base of their own: {_way_out(version)}, or let the worker ask it"
         )
+
+
+def _way_out(version: Version) -> str:
+    if env.serve():
+        return f"choose {version} under Evals › vLLM server, which starts it with these weights"
+    return f"serve them (make serve VERSION={version})"
 
 
 def load(version: Version, until: float = inf) -> str:

@@ -1,0 +1,67 @@
+"""The page of this installation's vLLM server: how it is, and which base it has."""
+
+from typing import Any
+
+from django import forms
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission, Project
+from flywheel.agents.references import find_version
+from flywheel.edge.htmx import answer
+from flywheel.edge.refusals import Refused
+from flywheel.evals.serving import chosen_base
+from flywheel.evals.serving.loaded_adapters import base_name
+from flywheel.system import env
+
+
+class BaseForm(forms.Form):
+    version = forms.ChoiceField(label="Base")
+    anyway = forms.BooleanField(label="Replace anyway", required=False)
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rows = chosen_base.offered(project)
+        choices = [(str(row), f"base of {row}, {_size(row.weights.size)}") for row in rows if row.weights]
+        self.fields["version"].choices = choices  # type: ignore[attr-defined]
+
+
+@require_GET
+@requires(Permission.VIEW)
+def serving(request: PageRequest) -> HttpResponse:
+    """How the server is."""
+    return _page(request, BaseForm(request.project))
+
+
+@require_POST
+@requires(Permission.ADMIN)
+def choose(request: PageRequest) -> HttpResponse:
+    """Have the server start with another base."""
+    form = BaseForm(request.project, request.POST)
+    if form.is_valid():
+        version = find_version(request.project, form.cleaned_data["version"])
+        try:
+            chosen_base.choose(version=version, actor=request.actor, anyway=form.cleaned_data["anyway"])
+            return redirect("evals:serving", request.project.slug)
+        except Refused as refused:
+            form.add_error(refused.field or None, str(refused))
+    return _page(request, form, status=400)
+
+
+def _page(request: PageRequest, form: BaseForm, status: int = 200) -> HttpResponse:
+    row = chosen_base.chosen()
+    context = {
+        "form": form,
+        "row": row,
+        "name": base_name(row.version.weights.digest) if row and row.version.weights else "",
+        "is_ours": row is not None and row.version.agent.project_id == request.project.pk,
+        "is_kept": env.serve() == "vllm",
+        "url": env.vllm_url(),
+    }
+    return answer(request, "evals/serving.html", "evals/_served_base.html", context, status)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,96 @@
+"""Which base the vLLM server has that the supervisor keeps (`FLYWHEEL_SERVE=vllm`): chosen in the browser, one at a
+time. A full fine-tune is a base of its own: it is served once it is chosen, if the machine has the memory for it."""
+
+import os
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import F, Max
+from django.utils import timezone
+
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
+from flywheel.agents.models import Agent, Split, Version
+from flywheel.agents.version_content import TRANSFORMERS
+from flywheel.edge.refusals import Refused
+from flywheel.evals.models import ChosenBase
+from flywheel.system import devices, env
+
+VLLM_BYTES: Final = 3 * 2**30
+"""Of vLLM's CPU build beside the weights: its processes (1.9 GiB) and the cache that it is given (1 GiB)."""
+
+
+def chosen() -> ChosenBase | None:
+    """What was chosen; None before anybody did."""
+    return ChosenBase.objects.select_related("version__agent__project", "version__weights", "chosen_by").first()
+
+
+def offered(project: Project) -> list[Version]:
+    """The newest version of each of the project's bases."""
+    rows = Version.objects.filter(agent__project=project, endpoint__kind=TRANSFORMERS).exclude(weights=None)
+    newest = rows.order_by().values("weights").annotate(newest=Max("pk")).values("newest")
+    return list(Version.objects.filter(pk__in=newest).select_related("agent", "weights").order_by("-pk"))
+
+
+def needed_bytes(version: Version) -> int:
+    """Memory that a server of the version's base takes on a CPU."""
+    assert version.weights is not None
+    return VLLM_BYTES + version.weights.size
+
+
+def too_large(version: Version) -> str:
+    """Why this machine cannot serve the version's base; empty where it can, or has a GPU, whose memory vLLM knows."""
+    if "cuda" in devices.offered():
+        return ""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed, allowed = needed_bytes(version), env.model_memory(machine)
+    if needed <= allowed:
+        return ""
+    return (
+        f"the base of {version} takes about {needed / 2**30:.1f} GB of memory on vLLM, and this machine allows "
+        f"{allowed / 2**30:.1f} GB (FLYWHEEL_MODEL_MEMORY). Serve it on a larger one with "
+        f"make serve VERSION={version}, and set FLYWHEEL_VLLM_URL to its address"
+    )
+
+
+@transaction.atomic
+def choose(*, version: Version, actor: Actor, anyway: bool = False) -> ChosenBase:
+    """Have the server start with the version's base. Live versions of another base lose it, which is done only with
+    `anyway`; ramps may not. Raises Refused."""
+    if env.serve() != "vllm":
+        raise Refused("this Flywheel keeps no vLLM server: start it with FLYWHEEL_SERVE=vllm")
+    if version.endpoint.get("kind") != TRANSFORMERS or version.weights is None:
+        raise Refused(f"{version} is asked at its own endpoint; no weights of it are stored here", field="version")
+    if problem := too_large(version):
+        raise Refused(problem, field="version")
+    for split in Split.objects.filter(closed_at=None).exclude(served={}).select_related("agent", "candidate"):
+        if any(split.served.values()) and split.candidate.weights_id != version.weights_id:
+            raise Refused(f"{split.agent} has a ramp on the present base; finish, stop or take it back first")
+    others = Agent.objects.exclude(served="").exclude(live__weights=version.weights).select_related("live__agent")
+    if (live := [str(agent.live) for agent in others]) and not anyway:
+        raise Refused(f"{', '.join(live)} would lose the server; tick Replace anyway to do so", field="anyway")
+    others.update(served="")
+    now = timezone.now()
+    fresh = {"version": version, "chosen_by": actor.user, "chosen_at": now, "state": ChosenBase.State.WAITING}
+    fresh |= {"state_at": now, "problem": "", "failures": 0, "again_at": None}
+    if ChosenBase.objects.update(generation=F("generation") + 1, **fresh):
+        row = ChosenBase.objects.get()
+    else:
+        row = ChosenBase.objects.create(**fresh)
+    actor.record(project=version.agent.project, action="evals.choose_base", subject=str(version), without_server=live)
+    return row
+
+
+def report(row: ChosenBase, state: str, *, again_s: float | None = None, **told: Any) -> None:
+    """Say how the server is, unless another base was chosen meanwhile. `problem` and `failures` stay where they are not
+    told: a server that starts again shows why it ended."""
+    now = timezone.now()
+    again_at = None if again_s is None else now + timedelta(seconds=again_s)
+    rows = ChosenBase.objects.filter(pk=row.pk, generation=row.generation)
+    rows.update(state=state, state_at=now, again_at=again_at, **told)
+
+
+def is_current(row: ChosenBase) -> bool:
+    """Whether no other base was chosen since."""
+    return ChosenBase.objects.filter(pk=row.pk, generation=row.generation).exists()

@@ -1,0 +1,89 @@
+"""Which base the vLLM server has that the supervisor keeps."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
+from flywheel.agents.models import Agent, Split
+from flywheel.edge.refusals import Refused
+from flywheel.evals.models import ChosenBase
+from flywheel.evals.serving import chosen_base
+from flywheel.server import supervisor
+from flywheel.system import devices, env
+from tests.conftest import Build
+from tests.evals.fake import adapted
+from tests.pages import page_of
+
+SignIn = Callable[[User], Client]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_SERVE", "vllm")
+    monkeypatch.delenv("FLYWHEEL_VLLM_URL", raising=False)
+    monkeypatch.setattr(devices, "offered", dict)
+
+
+@pytest.mark.django_db
+def test_an_admin_chooses_a_base_in_the_browser_and_the_page_says_how_the_server_is(
+    kept: None, build: Build, sign_in: SignIn
+) -> None:
+    one, other = adapted(build, 1), adapted(build, 2, base=7)
+    page, post = (reverse(f"evals:{name}", args=["acme"]) for name in ("serving", "choose_base"))
+    assert "An admin chooses the base" in page_of(sign_in(build.cast.viewer).get(page))
+    client = sign_in(build.cast.admin)
+    assert "No base was chosen yet" in page_of(client.get(page))
+    assert client.post(post, {"version": str(one)}).status_code == 302
+    row = ChosenBase.objects.get()
+    assert (row.version, row.state, row.generation) == (one, "waiting", 1)
+    chosen_base.report(row, "down", problem="vLLM ended with code 3", failures=2, again_s=40)
+    shown = page_of(client.get(page))
+    assert "It ended 2 times and starts again" in shown
+    assert "vLLM ended with code 3" in shown
+    assert client.post(post, {"version": str(other)}).status_code == 302
+    assert not chosen_base.is_current(row)
+    chosen_base.report(row, "ready", problem="late")
+    row = ChosenBase.objects.get()
+    assert (row.version, row.state, row.problem, row.generation) == (other, "waiting", "", 2)
+
+
+@pytest.mark.django_db
+def test_what_would_lose_its_server_and_what_does_not_fit_is_refused(
+    kept: None, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, other, actor = adapted(build, 1), adapted(build, 2, base=7), Actor(build.cast.admin)
+    Agent.objects.filter(pk=live.agent_id).update(live=live, served="assistant-v1-00000001")
+    with pytest.raises(Refused, match=f"{live} would lose the server; tick Replace anyway"):
+        chosen_base.choose(version=other, actor=actor)
+    split = Split.objects.create(
+        agent=live.agent, live=live, candidate=adapted(build, 3), salt="", lease_until=timezone.now(), served={"1": "a"}
+    )
+    with pytest.raises(Refused, match="has a ramp on the present base"):
+        chosen_base.choose(version=other, actor=actor, anyway=True)
+    Split.objects.filter(pk=split.pk).update(closed_at=timezone.now())
+    chosen_base.choose(version=other, actor=actor, anyway=True)
+    assert Agent.objects.get(pk=live.agent_id).served == ""
+    monkeypatch.setattr(chosen_base, "needed_bytes", lambda _: 10**15)
+    with pytest.raises(Refused, match=r"takes about 931322\.6 GB of memory on vLLM, and this machine allows"):
+        chosen_base.choose(version=live, actor=actor)
+    monkeypatch.setenv("FLYWHEEL_SERVE", "")
+    with pytest.raises(Refused, match="start it with FLYWHEEL_SERVE=vllm"):
+        chosen_base.choose(version=live, actor=actor)
+
+
+def test_the_supervisor_keeps_the_server_at_an_address_of_this_machine(
+    kept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert env.vllm_url() == env.OWN_VLLM_URL
+    assert "vllm" in {child.name for child in supervisor.children()}
+    monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://gpu.example.org:8100")
+    with pytest.raises(env.BadSetting, match="FLYWHEEL_SERVE starts vLLM on this machine's loopback"):
+        supervisor._check_ports()
+    monkeypatch.setenv("FLYWHEEL_SERVE", "sglang")
+    with pytest.raises(env.BadSetting, match="FLYWHEEL_SERVE='sglang' cannot be used"):
+        env.serve()
