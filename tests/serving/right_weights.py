@@ -26,6 +26,8 @@ from workers.reference import story
 from workers.reference.build import POLICY
 
 CLIENTS = 8
+BETWEEN = 6
+"""Answers between two moves."""
 TOKENS = 12
 QUESTIONS = 40
 STRENGTH = 0.1
@@ -38,6 +40,7 @@ SYSTEM = {"role": "system", "content": story.SYSTEM_PROMPT}
 class Heard:
     """What all clients heard."""
 
+    answers: int = 0
     by: Counter[str] = field(default_factory=Counter)
     """Answers by digest."""
     by_arm: Counter[str] = field(default_factory=Counter)
@@ -72,14 +75,16 @@ def telling(versions: Sequence[Version]) -> dict[str, dict[str, str]]:
     }
 
 
-def streamed(agent: Agent, headers: Mapping[str, str], expected: Mapping[str, Mapping[str, str]], calls: int) -> Heard:
-    """Have `CLIENTS` clients make so many calls; `wrong` is empty where all is well."""
-    heard, lock = Heard(), threading.Lock()
+def stream(
+    heard: Heard, agent: Agent, headers: Mapping[str, str], expected: Mapping[str, Mapping[str, str]], calls: int
+) -> None:
+    """Have `CLIENTS` clients make so many calls; `heard.wrong` is empty where all is well."""
+    lock = threading.Lock()
     questions = list(next(iter(expected.values())))
 
-    def call(number: int, place: int) -> bool:
+    def call(browser: Client, number: int, place: int) -> bool:
         question = questions[(number + place) % len(questions)]
-        answer = Client().post(
+        answer = browser.post(
             "/gateway/v1/chat/completions",
             {**STREAMED, "model": f"{agent.name}@live", "messages": [SYSTEM, {"role": "user", "content": question}]},
             content_type="application/json",
@@ -92,6 +97,7 @@ def streamed(agent: Agent, headers: Mapping[str, str], expected: Mapping[str, Ma
                 heard.refused[problem] += 1
                 return False
             digest = answer["X-Flywheel-Digest"]
+            heard.answers += 1
             heard.by[digest] += 1
             heard.by_arm[answer.get("X-Flywheel-Arm", "")] += 1
             if expected[digest][question] != text:
@@ -99,16 +105,17 @@ def streamed(agent: Agent, headers: Mapping[str, str], expected: Mapping[str, Ma
             return True
 
     def client(number: int) -> None:
+        browser = Client()
         try:
             for place in range(calls // CLIENTS):
                 until = time.monotonic() + PATIENCE_S
-                while not call(number, place) and time.monotonic() < until:
+                while not call(browser, number, place) and time.monotonic() < until:
                     time.sleep(0.05)
         finally:
             connections.close_all()
 
+    Client().get("/healthz")  # which imports all pages, before several do at once
     _together(client)
-    return heard
 
 
 def _together(client: Callable[[int], None]) -> None:
@@ -129,17 +136,19 @@ def _read(status: int, content: bytes) -> tuple[str, str]:
 
 
 class Moves(threading.Thread):
-    """Lets versions of an agent out, takes them back, promotes and unloads them, one after the other, until ended."""
+    """Lets versions of an agent out, takes them back, promotes and unloads them, one after the other, each after some
+    more answers, until ended."""
 
     def __init__(
         self,
+        heard: Heard,
         agent: Agent,
         versions: Sequence[Version],
         load: Callable[[Version], str],
         unload: Callable[[Version], Any],
     ) -> None:
         super().__init__(name="moves")
-        self.agent, self.versions, self.load, self.unload = agent, versions, load, unload
+        self.heard, self.agent, self.versions, self.load, self.unload = heard, agent, versions, load, unload
         self.ended, self.done, self.problem = threading.Event(), Counter[str](), ""
 
     def __enter__(self) -> "Moves":
@@ -190,6 +199,7 @@ class Moves(threading.Thread):
         )
 
     def _rest(self, split: Split | None) -> None:
-        self.ended.wait(0.5)
-        if split is not None:
-            Split.objects.filter(pk=split.pk).update(lease_until=timezone.now() + timedelta(seconds=30))
+        until = self.heard.answers + BETWEEN
+        while self.heard.answers < until and not self.ended.wait(0.1):
+            if split is not None:
+                Split.objects.filter(pk=split.pk).update(lease_until=timezone.now() + timedelta(seconds=30))

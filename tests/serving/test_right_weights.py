@@ -18,7 +18,7 @@ from flywheel.promotions.ramps import self_tests
 from flywheel.trajectories.ingest.gateway import routing
 from tests.conftest import Build
 from tests.serving.conftest import make_adapter
-from tests.serving.right_weights import STRENGTH, Moves, calls_wanted, streamed, telling
+from tests.serving.right_weights import STRENGTH, Heard, Moves, calls_wanted, stream, telling
 from tests.serving.test_vllm import _empty
 from tests.workers.policies.test_ramp_self_tests import released
 from workers.policies import ramp_self_tests
@@ -55,13 +55,14 @@ def test_each_answer_is_of_the_weights_whose_digest_it_bears(
             loaded_adapters._call("POST", "/v1/unload_lora_adapter", {"lora_name": loaded_adapters.name_of(version)})
 
     expected = telling(versions)
-    with Moves(agent, versions, loaded_adapters.load, unload) as moves:
-        heard = streamed(agent, key("gateway"), expected, calls_wanted(2000))
+    heard = Heard()
+    with Moves(heard, agent, versions, loaded_adapters.load, unload) as moves:
+        stream(heard, agent, key("gateway"), expected, calls_wanted(2000))
     with capsys.disabled():
         print(json.dumps({"by": heard.by, "arms": heard.by_arm, "moves": moves.done, "refused": heard.refused}))
     assert not moves.problem
     assert not heard.wrong, heard.wrong[:3]
-    assert sum(heard.by.values()) == calls_wanted(2000), heard.refused
+    assert heard.answers == calls_wanted(2000), heard.refused
     assert len(heard.by) == len(versions)
     assert heard.by_arm["candidate"]
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from django.db import connections
 from django.utils import timezone
 
 from flywheel.agents import artifacts
@@ -256,11 +257,18 @@ def _kept_apart(version: Version, way: Route, probes: Sequence[Row]) -> Found:
 
 def _vllm(version: Version, way: Route) -> VllmEngine:
     settings = version.endpoint.get("chat_template_kwargs")
+
+    def again() -> None:
+        try:
+            loaded_adapters.load_arms(version)
+        finally:
+            connections.close_all()  # this thread's own, which nobody else would close
+
     return VllmEngine(
         way.base_url.removesuffix("/v1"),
         way.model,
         way.key(),
-        again=lambda: loaded_adapters.load(version),
+        again=again,
         chat_template_kwargs=settings,
         patience_s=PATIENCE_S,
     )

@@ -124,8 +124,7 @@ def go_on(*, ramp: Ramp, actor: Actor, reason: str, generation: int) -> Ramp:
     _check_four_eyes(ramp, actor)
     accepted = sorted({*ramp.finding.get("accepted", ()), *ramp.finding.get("doubts", ())})
     state = State.RUNNING if has_begun(ramp) else State.WAITING
-    wanted = timezone.now()
-    return _move(ramp, actor, reason, generation, state=state, finding={"accepted": accepted}, test_wanted_at=wanted)
+    return _move(ramp, actor, reason, generation, state=state, finding={"accepted": accepted})
 
 
 def advance(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:

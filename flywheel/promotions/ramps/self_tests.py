@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.db.models import Max
 from django.utils import timezone
 
 from flywheel.agents.models import Version
@@ -23,7 +24,7 @@ Verdict = SelfTest.Verdict
 
 
 def due() -> list[Ramp]:
-    """The ramps whose self-test the judge waits for, or which had none for ten minutes."""
+    """The ramps whose self-test the judge waits for, or which had none for ten minutes or since a person moved them."""
     rows = Ramp.objects.filter(state__in=Ramp.OPEN).order_by("pk").select_related(
         *(f"split__{arm}__{part}" for arm in ("live", "candidate") for part in ("agent", "weights", "adapter")),
         "split__agent__project",
@@ -82,9 +83,10 @@ def _can_be_tested(ramp: Ramp) -> bool:
 
 
 def _is_due(ramp: Ramp) -> bool:
-    since = max(timezone.now() - EVERY, ramp.test_wanted_at or ramp.created_at)
     if ramp.state == Ramp.State.WAITING and ramp.test_wanted_at is None:
         return False  # the judge has not seen it
+    moved = ramp.changes.exclude(by=None).aggregate(last=Max("at"))["last"] or ramp.created_at
+    since = max(timezone.now() - EVERY, ramp.test_wanted_at or moved, moved)
     return not ramp.self_tests.filter(at__gte=since).exists()
 
 

@@ -13,7 +13,7 @@ from flywheel.agents.weights import served_weights
 from flywheel.trajectories.ingest.gateway import routing
 from tests.conftest import Build
 from tests.serving.conftest import make_adapter
-from tests.serving.right_weights import STRENGTH, Moves, calls_wanted, streamed, telling
+from tests.serving.right_weights import STRENGTH, Heard, Moves, calls_wanted, stream, telling
 from tests.workers.policies.small_weights.conftest import TOKEN
 from workers.policies.small_weights.weights_server import WeightsServer
 from workers.reference.build import POLICY
@@ -46,9 +46,10 @@ def test_each_answer_is_of_the_weights_whose_digest_it_bears(
                 server.versions._let_go(served)
 
     expected = telling(versions)
-    with Moves(agent, versions, lambda _: "", unload) as moves:
-        heard = streamed(agent, key("gateway"), expected, calls_wanted(96))
+    heard = Heard()
+    with Moves(heard, agent, versions, lambda _: "", unload) as moves:
+        stream(heard, agent, key("gateway"), expected, calls_wanted(96))
     assert not moves.problem
     assert not heard.wrong, heard.wrong[:3]
-    assert sum(heard.by.values()) == calls_wanted(96), heard.refused
+    assert heard.answers == calls_wanted(96), heard.refused
     assert heard.by_arm["candidate"], moves.done
