@@ -1,32 +1,41 @@
 """`python -m workers.policies.vllm_keeper`, which the supervisor starts with FLYWHEEL_SERVE=vllm: vLLM with the base
-that was chosen in the browser, started anew when another is, and when it ends, after a pause that grows."""
+that was chosen in the browser, by the program of `make serve`; started anew when another base is chosen, and when it
+ends, after a pause that grows."""
 
 import logging
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
-from flywheel.server.supervisor import Stop, raise_stop
+from flywheel.server.supervisor import Stop, die_with_parent, raise_stop
 from flywheel.system import env
-from workers.programs import vllm_server
-from workers.programs.vllm_server import CannotServe
 
 if TYPE_CHECKING:
     from flywheel.evals.models import ChosenBase
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+READY = b"vLLM is ready"
+"""How the program's line begins which says so."""
 LOOK_S = 2.0
 WELL_S = 300.0
 """A server that lived for so long had started well."""
 PAUSE_S, PAUSE_MOST_S = 5.0, 600.0
-RANK = 64
-"""The greatest rank of an adapter."""
+GRACE_S = 30.0
+WORDS_MOST = 4000
+
+
+class Ended(Exception):
+    """The server ended by itself; the message is its last words."""
 
 
 def main() -> None:
@@ -55,44 +64,59 @@ def keep() -> None:
         try:
             _serve(row)
             failures = 0  # another base was chosen
-        except CannotServe as error:
+        except Ended as error:
             failures = 1 if time.monotonic() - began > WELL_S else failures + 1
             pause_s = min(PAUSE_S * 2 ** (failures - 1), PAUSE_MOST_S)
-            log.warning("%s", error)
+            log.warning("vLLM ended, and starts again in %.0f s: %s", pause_s, error)
             _say(row, "down", problem=str(error).replace("\0", "\ufffd"), failures=failures, again_s=pause_s)
             until = time.monotonic() + pause_s
             while time.monotonic() < until and _is_current(row):
                 time.sleep(LOOK_S)
 
 
-def _serve(row: "ChosenBase") -> None:
-    """Until another base is chosen. Raises CannotServe when the server ends by itself."""
-    from flywheel.agents import artifacts
-    from flywheel.evals.serving.loaded_adapters import ServerError, base_name
+def command(row: "ChosenBase") -> list[str]:
+    """The command that serves what is chosen."""
+    version = row.version
+    words = [sys.executable, "-m", "workers.programs.vllm_server", "--version", str(version)]
+    return [*words, "--project", version.agent.project.slug, "--port", str(urlsplit(env.vllm_url()).port)]
 
-    weights, url = row.version.weights, env.vllm_url()
-    assert weights is not None
-    try:
-        base = artifacts.local(weights)
-    except (artifacts.ArtifactError, OSError) as error:
-        raise CannotServe(str(error)) from error
-    name = base_name(weights.digest)
+
+def _serve(row: "ChosenBase") -> None:
+    """Until another base is chosen. Raises Ended."""
     _say(row, "starting")
-    with tempfile.TemporaryDirectory(prefix="flywheel-tokenizer-") as aside, tempfile.TemporaryFile() as log:
-        words = vllm_server.command(base, name, url, RANK, vllm_server.reading(base, Path(aside)))
-        with vllm_server.started(words, vllm_server.environment(base), log) as server:
-            is_ready = False
-            while server.poll() is None:
-                if not _is_current(row):
-                    return
-                if not is_ready and vllm_server.answers(url):
-                    is_ready = True
-                    with suppress(ServerError):
-                        vllm_server.load_live()
-                    _say(row, "ready", problem="", failures=0)
-                time.sleep(LOOK_S)
-            what = "vLLM ended" if is_ready else "vLLM did not start: it ended"
-            raise CannotServe(f"{what}{vllm_server.how(server.returncode)}. {vllm_server.last_words(log)}")
+    with _started(command(row)) as (server, said, words):
+        is_ready = False
+        while server.poll() is None:
+            if not _is_current(row):
+                return
+            if not is_ready and READY in _read(said):
+                is_ready = True
+                _say(row, "ready", problem="", failures=0)
+            time.sleep(LOOK_S)
+        last = _read(words).decode(errors="replace").strip()[-WORDS_MOST:]
+        raise Ended(last or f"it ended with code {server.returncode} and said nothing")
+
+
+@contextmanager
+def _started(words: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
+    """The program, with what it says and its last words; it is asked to end, and ends vLLM, whatever ends this."""
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as last:
+        server = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=last, preexec_fn=die_with_parent
+        )
+        try:
+            yield server, said, last
+        finally:
+            server.terminate()
+            try:
+                server.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _read(file: IO[bytes]) -> bytes:
+    return os.pread(file.fileno(), 1 << 20, 0)
 
 
 def _is_current(row: "ChosenBase") -> bool:

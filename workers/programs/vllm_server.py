@@ -103,13 +103,13 @@ def _run(words: list[str], base: Path, name: str, url: str, log: Any) -> None:
     with started(words, environment(base), log) as server:
         _wait(server, url, log)
         os.environ["FLYWHEEL_VLLM_URL"] = url
-        live = "".join(f", {name}" for name in load_live())
+        live = "".join(f", {name}" for name in _load_live())
         print(
             f"vLLM is ready: {name}{live} at {url}. For evals on it start Flywheel with FLYWHEEL_VLLM_URL={url}",
             flush=True,
         )
         server.wait()
-        raise CannotServe(f"vLLM ended{how(server.returncode)}. Its last words:\n{last_words(log)}")
+        raise CannotServe(f"vLLM ended{_how(server.returncode)}. Its last words:\n{_last_words(log)}")
 
 
 def command(base: Path, name: str, url: str, rank: int, more: list[str]) -> list[str]:
@@ -257,7 +257,8 @@ def started(words: list[str], told: dict[str, str], log: Any) -> Iterator[subpro
     try:
         yield server
     finally:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         if server.poll() is None:
             os.killpg(server.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -265,31 +266,22 @@ def started(words: list[str], told: dict[str, str], log: Any) -> Iterator[subpro
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)  # a part of it may outlive the server
         server.wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _wait(server: subprocess.Popen[bytes], url: str, log: Any) -> None:
     """Until it answers, which takes a minute or many. Raises CannotServe when it ends instead."""
     print("vLLM starts, which takes a minute or more", file=sys.stderr, flush=True)
-    while server.poll() is None:
-        if answers(url):
-            return
-        time.sleep(0.5)
-    raise CannotServe(f"vLLM did not start: it ended{how(server.returncode)}. Its last words:\n{last_words(log)}")
-
-
-def answers(url: str) -> bool:
-    """Whether it is ready."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to this machine, past any proxy
-    try:
-        with direct.open(f"{url}/health", timeout=5):
-            return True
-    except OSError:
-        return False
+    while server.poll() is None:
+        try:
+            with direct.open(f"{url}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise CannotServe(f"vLLM did not start: it ended{_how(server.returncode)}. Its last words:\n{_last_words(log)}")
 
 
-def load_live() -> list[str]:
+def _load_live() -> list[str]:
     """The names of the live versions that it answers for from now on; none where there is no database yet."""
     from django.db import Error
 
@@ -302,11 +294,11 @@ def load_live() -> list[str]:
         return []
 
 
-def how(code: int) -> str:
+def _how(code: int) -> str:
     return f": {NO_INSTRUCTION}" if code == -signal.SIGILL else f" with code {code}"
 
 
-def last_words(log: Any) -> str:
+def _last_words(log: Any) -> str:
     log.seek(0)
     return "".join(deque((line.decode(errors="replace") for line in log), LAST_WORDS))
 
