@@ -150,7 +150,10 @@ def _go_on(ramp: Ramp, *, has_more: bool) -> None:
     reason = f"nothing was found in {judged:,} sessions at {percent(stage.share / WHOLE)}"
     if is_last:
         reason = _may_finish(ramp, has_more)
-    if not reason or self_tests.is_awaited(ramp):
+    if not reason:
+        self_tests.forget(ramp)
+        return
+    if self_tests.is_awaited(ramp):
         return
     if not _agree(recomputed(ramp), _judgement(ramp)):
         _hold(ramp, "what is kept of its judgement does not follow from its sessions")

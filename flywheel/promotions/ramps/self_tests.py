@@ -47,6 +47,13 @@ def is_awaited(ramp: Ramp) -> bool:
     return not ramp.self_tests.filter(at__gte=ramp.test_wanted_at).exclude(verdict=Verdict.FAILED).exists()
 
 
+def forget(ramp: Ramp) -> None:
+    """The ramp does not go on after all."""
+    if ramp.test_wanted_at is not None:
+        ramp.test_wanted_at = None
+        Ramp.objects.filter(pk=ramp.pk).update(test_wanted_at=None)
+
+
 def why_not(version: Version) -> str:
     """Why nobody can tell whether a server answers with the version's weights; empty where that can be told."""
     if version.endpoint.get("kind") != TRANSFORMERS:
