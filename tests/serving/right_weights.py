@@ -188,6 +188,7 @@ class Moves(threading.Thread):
         served = {str(candidate.pk): self.load(candidate)}
         agent = Agent.objects.get(pk=self.agent.pk)
         self.done["ramped"] += 1
+        assert agent.live_id is not None
         return Split.objects.create(
             agent=agent,
             live_id=agent.live_id,
