@@ -145,6 +145,8 @@ class Process:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setblocking(True)  # Celery's beat sets a timeout for every socket, and the process would not wait
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "workers.engines.process_engine", str(theirs.fileno()), str(IDLE_S)],

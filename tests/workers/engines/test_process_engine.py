@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -333,6 +334,19 @@ def test_it_ends_with_whoever_asks_even_in_the_middle() -> None:
     finally:
         with suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
+
+
+def test_it_waits_for_us_in_a_process_that_gives_every_socket_a_timeout() -> None:
+    """As Celery's beat does, in which self-tests ask."""
+    socket.setdefaulttimeout(30)
+    try:
+        started = process_engine.Process()
+    finally:
+        socket.setdefaulttimeout(None)
+    try:
+        started.ask("open", SPEC)
+    finally:
+        started.end()
 
 
 def test_a_server_is_asked_from_here() -> None:
