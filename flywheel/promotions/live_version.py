@@ -113,18 +113,20 @@ def reject(*, candidate: Candidate, actor: Actor, reason: str) -> None:
     actor.record(project=candidate.project, action="promotions.reject", subject=candidate, reason=reason)
 
 
-def roll_back(*, agent: Agent, to: Version, actor: Actor, generation: int, reason: str = "") -> Promotion:
+def roll_back(
+    *, agent: Agent, to: Version, actor: Actor, generation: int, reason: str = "", within_s: float = ROLLBACK_S
+) -> Promotion:
     """Make an earlier live version live again: a new move, with nothing uploaded or evaluated anew.
 
     One approver is enough and the reason may follow (`give_reason`), so that an emergency ends quickly: a server that
-    does not answer delays it by ROLLBACK_S and does not stop it; the promotion's `unserved` then says why. Raises
+    does not answer delays it by `within_s` and does not stop it; the promotion's `unserved` then says why. Raises
     Refused.
     """
     if not agent.promotions.filter(after=to).exists():
         raise Refused(f"{to} was never live")
     if agent.live_id == to.pk:
         raise Refused(f"{to} is live already")
-    server = loaded_adapters.hand_over(to, within_s=ROLLBACK_S)
+    server = loaded_adapters.hand_over(to, within_s=within_s)
     promotion = Promotion(agent=agent, kind=Promotion.Kind.ROLLBACK, after=to, reason=reason.strip())
     with transaction.atomic():
         _move(promotion, server, actor, generation)

@@ -1,6 +1,7 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.promotions.pages import lineage, promotions, ramps, suites
+from flywheel.promotions.pages import lineage, promotions, suites
+from flywheel.promotions.pages.ramp_pages import ramps, shadows
 from flywheel.promotions.pages.wheel import turns
 
 app_name = "promotions"
@@ -18,6 +19,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("ramps/", ramps.index, name="ramps"),
     path("ramps/<int:ramp>/", ramps.ramp, name="ramp"),
     path("ramps/<int:ramp>/live/", ramps.live, name="ramp_live"),
+    path("ramps/<int:ramp>/shadow/", shadows.calls, name="shadow"),
+    path("ramps/<int:ramp>/shadow/<int:copy>/", shadows.pair, name="shadow_pair"),
+    path("ramps/<int:ramp>/shadow/<int:copy>/verdict/", shadows.say, name="say_verdict"),
     path("ramps/<int:ramp>/<slug:move>/", ramps.move, name="move_ramp"),
     path("lineage/<slug:kind>/<str:ref>/", lineage.lineage, name="lineage"),
     path("agents/<slug:agent>/turns/", turns.index, name="turns"),

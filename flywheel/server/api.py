@@ -23,7 +23,7 @@ ROUTERS = {
     "evals": "runs attempts task_grid rescores reward_audits",
     "training": "recommendations fix_trials prompt_proposals datasets contamination finished_runs runs pipelines"
     " dataset_sources rollouts token_previews",
-    "promotions": "promotions ramps live_versions suites lineage turns",
+    "promotions": "promotions ramps shadows live_versions suites lineage turns",
 }
 """Modules in each room's `api`, in the order in which the description names what they hold."""
 

@@ -19,6 +19,7 @@ from flywheel.server.pages.demo_scenes import scene_of
 from flywheel.server.pages.guides import help_for
 from flywheel.system.sql import planned
 from flywheel.trajectories.annotations.project_buckets import every
+from flywheel.trajectories.models import Source
 
 ROOMS = [
     ("overview", "Overview", "o"),
@@ -96,7 +97,7 @@ _WAITING = {
     "failures": (
         Permission.REVIEW,
         "trajectories_trajectory WHERE project_id = %s AND label = '' AND NOT proposed_bucket = ''"
-        " AND NOT source IN ('rollout', 'training')",
+        f" AND NOT source IN {Source.ATTEMPTS_SQL}",
     ),
     "environments": (
         Permission.BUILD,

@@ -150,7 +150,7 @@ _STATES = {
     **dict.fromkeys(("not_shown", "reopened", "quarantined", "stale", "cancelling", "warning", "invalid"), _WARN),
     **dict.fromkeys(("holding", "stopped"), _WARN),
     **dict.fromkeys(
-        ("running", "claimed", "in_progress", "waiting", "pending", "in_review", "fixing", "ramping"), _BUSY
+        ("running", "claimed", "in_progress", "waiting", "pending", "in_review", "fixing", "ramping", "shadow"), _BUSY
     ),
     "open": ("warn", "○"),
     **dict.fromkeys(("queued", "new", "draft", "cancelled", "closed", "muted", "retired", "proposed"), _OFF),

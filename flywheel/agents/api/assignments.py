@@ -71,6 +71,8 @@ def _assignment(agent: Agent, unit: Unit, live: Version) -> dict[str, Any]:
         if is_candidate is None:
             is_candidate = met_units.meet(split, unit, is_assigned=True)
     if split is None or is_candidate is None:
+        back = open_splits.taken_back(agent)
+        live = back.live if back else live
         return {"version": live, "digest": live.digest, "endpoint": _endpoint(live), **NO_ARM}
     row, arm = split.row, arm_of(is_candidate)
     version = row.candidate if is_candidate else row.live

@@ -6,6 +6,7 @@ from flywheel.agents.models.attempt_keys import AttemptKey, AttemptSpan
 from flywheel.agents.models.hub_versions import HubVersion, HubVersionEvent
 from flywheel.agents.models.merged_weights import MergedWeights, MergedWeightsEvent
 from flywheel.agents.models.reward_models import RewardModel
+from flywheel.agents.models.shadows import Shadow, ShadowCopy
 from flywheel.agents.models.splits import Split, SplitUnit
 from flywheel.agents.models.versions import Version
 
@@ -19,6 +20,8 @@ __all__ = [
     "MergedWeights",
     "MergedWeightsEvent",
     "RewardModel",
+    "Shadow",
+    "ShadowCopy",
     "Split",
     "SplitUnit",
     "Version",

@@ -18,7 +18,7 @@ class Split(models.Model):
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="splits")
     live = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="+")
-    """The agent's live version when it was made; where that has moved, the split is over."""
+    """The agent's live version when it was made; where that has moved, but to the candidate, the split is over."""
     candidate = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="splits")
     share = models.PositiveIntegerField(default=0)
     """Of `WHOLE` sessions, those that meet the candidate; who has met an arm keeps it while this is above 0."""
@@ -30,6 +30,9 @@ class Split(models.Model):
     lease_until = models.DateTimeField()
     created_at = models.DateTimeField(default=timezone.now)
     closed_at = models.DateTimeField(null=True, blank=True)
+    is_holdback = models.BooleanField(default=False)
+    """Whether the candidate is the agent's live version by now, and the rest of the sessions are held back with the one
+    before (`live`). Where the share is 0 then, the version before answers everybody."""
 
     class Meta:
         constraints = [

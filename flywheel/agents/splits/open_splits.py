@@ -19,8 +19,8 @@ from flywheel.agents.models import Agent, Split, Version
 LEASE_S = 10.0
 """How long a split holds without its judge."""
 IS_OPEN = {"closed_at": None, "share__gt": 0}
-OPEN = Subquery(Split.objects.filter(agent=OuterRef("pk"), **IS_OPEN).values("pk")[:1])
-"""Of an agent the split that is open and gives its candidate anything."""
+OPEN = Subquery(Split.objects.filter(agent=OuterRef("pk"), closed_at=None).values("pk")[:1])
+"""Of an agent the split that is open, whether its candidate gets anything or not."""
 _LEFT = ExpressionWrapper(
     F("lease_until") - Func(function="clock_timestamp", output_field=DateTimeField()), output_field=DurationField()
 )
@@ -49,13 +49,33 @@ _lock = threading.Lock()
 
 def find(agent: Agent) -> OpenSplit | None:
     """The agent's split with both versions, where it holds beside the live version that it was made for."""
+    return _held(Split.objects.filter(agent=agent, **IS_OPEN))
+
+
+def find_shadow(agent: Agent) -> OpenSplit | None:
+    """The same of a split whose candidate gets only copies of calls."""
+    return _held(Split.objects.filter(agent=agent, closed_at=None, share=0, shadow__is_on=True))
+
+
+def taken_back(agent: Agent) -> Split | None:
+    """The split whose holdback has shown harm, while the agent's live version is still the harmful one: the version
+    before, its `live`, answers everybody."""
+    rows = Split.objects.filter(agent=agent, closed_at=None, share=0, is_holdback=True, candidate=agent.live_id)
+    row = rows.first()
+    if row is not None:
+        row.live = _version(row.live_id)
+    return row
+
+
+def _held(rows: Any) -> OpenSplit | None:
     began = time.monotonic()
-    rows: Any = Split.objects.filter(agent=agent, **IS_OPEN)
-    row = rows.annotate(left=_LEFT, live_now=F("agent__live"), served_now=F("agent__served")).first()
-    if row is None or row.live_now != row.live_id:
+    row = rows.annotate(
+        left=_LEFT, live_now=F("agent__live"), served_now=F("agent__served"), project_now=F("agent__project_id")
+    ).first()
+    if row is None or row.live_now != (row.candidate_id if row.is_holdback else row.live_id):
         return None
     until = _until(row.pk, row.lease_until, row.left, began)
-    found = OpenSplit(row, row.served_now, agent.project_id, until)
+    found = OpenSplit(row, row.served_now, row.project_now, until)
     if not found.is_held:
         return None
     row.live, row.candidate = _version(row.live_id), _version(row.candidate_id)

@@ -39,6 +39,7 @@ TERMS: Final[dict[str, str]] = {
     "rubric": "A verifier made of parts with weights, such as the right call and the right words.",
     "sealed": "Tasks that are opened once, after a candidate was chosen, to confirm its gain.",
     "SFT": "Training on examples: people's corrections and answers that passed.",
+    "shadow": "A part before the first stage: the candidate answers copies of calls, and nobody gets its answers.",
     "side effect": "A change that nobody asked for.",
     "source": "Where tasks come from, such as one customer. All tasks of a source are in one split.",
     "split": "What a task is used for: training, held-out or sealed.",

@@ -133,8 +133,8 @@ def load_arms(version: Version, beside: Sequence[Version] = ()) -> tuple[list[st
 
 
 def load_live() -> list[str]:
-    """Have the server answer for every live version that it can, and for candidates of open splits, for the gateway;
-    their names. Raises ServerError."""
+    """Have the server answer for every live version that it can, and for the other version of an open split, for the
+    gateway; their names. Raises ServerError."""
     bases, _ = _models()
     names = []
     live = ("live__agent", "live__weights", "live__adapter")
@@ -147,11 +147,12 @@ def load_live() -> list[str]:
                 continue
             Agent.objects.filter(pk=agent.pk, live=version).update(served=name)
             names.append(name)
-    parts = ("candidate__agent", "candidate__weights", "candidate__adapter")
+    parts = [f"{arm}__{part}" for arm in ("live", "candidate") for part in ("agent", "weights", "adapter")]
     for split in Split.objects.filter(closed_at=None).exclude(served={}).select_related(*parts).order_by("pk"):
-        if split.served.get(str(split.candidate_id)):
+        other = split.live if split.is_holdback else split.candidate
+        if split.served.get(str(other.pk)):
             with contextlib.suppress(*CANNOT):  # its calls say so, and are judged
-                names.append(load(split.candidate))
+                names.append(load(other))
     return names
 
 

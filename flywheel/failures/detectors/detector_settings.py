@@ -19,6 +19,7 @@ from flywheel.edge.refusals import Missing, Refused, check_choice
 from flywheel.failures.buckets.bucket_definitions import of_project
 from flywheel.failures.models import DetectorSetting, ProjectBucket
 from flywheel.system.sql import bound
+from flywheel.trajectories.models import Source
 from flywheel.trajectories.store import detector_wakeup
 
 AT_ONCE = 2_000
@@ -135,11 +136,11 @@ def _concerned(row: DetectorSetting) -> list[int]:
     return [key for (key,) in found]
 
 
-_EVERY = """
+_EVERY = f"""
 SELECT id FROM trajectories_trajectory
-WHERE project_id = %s AND id > %s AND source NOT IN ('rollout', 'training') AND detected_at IS NOT NULL
+WHERE project_id = %s AND id > %s AND source NOT IN {Source.ATTEMPTS_SQL} AND detected_at IS NOT NULL
 ORDER BY id LIMIT %s
-"""
+"""  # noqa: S608 only names of sources
 _OTHERWISE = """
 SELECT DISTINCT kept.id FROM failures_proposal AS proposal
 JOIN trajectories_trajectory AS kept ON kept.id = proposal.trajectory_id

@@ -21,6 +21,7 @@ from flywheel.failures.models import DetectorSetting
 from flywheel.failures.queues import intake
 from flywheel.system.sql import bound
 from flywheel.trajectories.formats.values.hostile_json import text
+from flywheel.trajectories.models import Source
 from flywheel.trajectories.search import full_text
 from flywheel.trajectories.store.aggregates.running_totals import settle
 from flywheel.trajectories.store.stored_traces import Outline, chunks, glance, read_json
@@ -67,7 +68,7 @@ SELECT kept.id, kept.project_id, kept.trace_id, kept.changed_at, kept.step_count
 FROM trajectories_trajectory AS kept LEFT JOIN agents_version AS version ON version.id = kept.version_id
 WHERE (kept.detected_at IS NULL OR kept.detected_at < kept.changed_at)
 """
-_UNREAD = f"""{_OUTLINE} AND (kept.source IN ('rollout', 'training')) = %s
+_UNREAD = f"""{_OUTLINE} AND (kept.source IN {Source.ATTEMPTS_SQL}) = %s
     AND kept.id > %s AND (%s::bigint IS NULL OR kept.project_id = %s)
 ORDER BY kept.id
 LIMIT %s

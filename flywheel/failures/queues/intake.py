@@ -19,7 +19,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.failures.models import OPEN, Queue, QueueItem, Recurrence, Rule
 from flywheel.system.sql import bound
-from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.models import Source, Trajectory
 
 AT_ONCE = 5_000
 
@@ -104,13 +104,13 @@ ORDER BY row.id
 ON CONFLICT (queue_id, trajectory_id) DO NOTHING
 """
 
-_RULES = """row.source NOT IN ('rollout', 'training') AND (
+_RULES = f"""row.source NOT IN {Source.ATTEMPTS_SQL} AND (
     queue.rule = 'detected' AND row.label = '' AND row.proposed_bucket <> '' AND EXISTS (
         SELECT FROM failures_proposal AS proposal
         WHERE proposal.trajectory_id = row.id AND queue.bucket IN ('', proposal.bucket)
             AND queue.detector IN ('', proposal.detector)
     )
-    OR queue.rule = 'sample' AND row.received_at >= {since}
+    OR queue.rule = 'sample' AND row.received_at >= {{since}}
         AND ('x' || substr(md5(queue.id || ' ' || row.trace_id), 1, 8))::bit(32)::bigint < queue.percent / 100 * 2 ^ 32
 )"""
 """Whether a trajectory is in a sample depends on its id and the queue alone: it stays in or out however it grows."""

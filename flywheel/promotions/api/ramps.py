@@ -14,7 +14,7 @@ from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent
 from flywheel.core.errors import FieldError
-from flywheel.core.evidence.ramp.ramp_plan import Plan
+from flywheel.core.evidence.ramp.ramp_plan import Holdback, Plan, Shadow
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import Refused
 from flywheel.edge.schemas import Body, Schema
@@ -26,7 +26,7 @@ from flywheel.promotions.ramps.ramp_proposals import live_traffic, proposed_plan
 router = Router(tags=["promotions"])
 CHANGES = 100
 SELF_TESTS = 20
-_DEFAULT = Plan()
+_DEFAULT, _SHADOW, _HOLDBACK = Plan(), Shadow(), Holdback()
 
 
 class StageIn(Body):
@@ -36,6 +36,30 @@ class StageIn(Body):
     """The least final sessions at this share before the next stage."""
     minutes: float = 60.0
     """The least minutes that the stage lasts."""
+
+
+class ShadowIn(Body):
+    sessions: int = _SHADOW.sessions
+    """Compared sessions after which it is over."""
+    minutes: float = _SHADOW.minutes
+    """Minutes after which it is over at the latest."""
+    calls: int = _SHADOW.calls
+    """The budget: the most copies of calls. When it is used up, the shadow is over."""
+    tokens: int | None = None
+    """The most tokens of all copies; null for no limit. Copies under way may pass it."""
+    dollars: float | None = None
+    """The most dollars of all copies; null for no limit."""
+    then: str = _SHADOW.then
+    """What follows: `stages` (the first stage begins) or `person` (a person decides)."""
+
+
+class HoldbackIn(Body):
+    share: int = Field(_HOLDBACK.share, strict=True)
+    """Sessions of 10,000 that stay with the version before, from 1 to 1000."""
+    sessions: int = _HOLDBACK.sessions
+    """The least final sessions of both versions before it is over."""
+    days: float = _HOLDBACK.days
+    """The least days that it lasts."""
 
 
 class PlanIn(Body):
@@ -56,6 +80,12 @@ class PlanIn(Body):
     """Seconds without a call after which a session is over."""
     wait_s: float = _DEFAULT.wait_s
     """Seconds that the outcome of a session is waited for; then it counts as missing."""
+    shadow: ShadowIn | None = None
+    """Before the first stage, copies of the live version's calls go to the candidate, and nobody gets its answers. Null
+    for none."""
+    holdback: HoldbackIn | None = None
+    """After it has gone live, a share of the sessions stays with the version before, and the test goes on. Null for
+    none."""
 
 
 class BeginIn(Body):
@@ -85,6 +115,22 @@ class StageOut(Schema):
     minutes: float
 
 
+class ShadowPlanOut(Schema):
+    sessions: int
+    minutes: float
+    calls: int
+    tokens: int | None
+    dollars: float | None
+    then: str
+
+
+class HoldbackOut(Schema):
+    share: int
+    """Sessions of 10,000 that stay with the version before."""
+    sessions: int
+    days: float
+
+
 class PlanOut(Schema):
     stages: list[StageOut]
     finish: str
@@ -93,6 +139,10 @@ class PlanOut(Schema):
     limits: dict[str, float]
     quiet_s: float
     wait_s: float
+    shadow: ShadowPlanOut | None = None
+    """Null where there is none."""
+    holdback: HoldbackOut | None = None
+    """Null where there is none."""
 
 
 class ReachOut(Schema):
@@ -120,9 +170,9 @@ class RampOut(Schema):
     baseline: Ref = Field(alias="candidate.baseline")
     """The version that is live beside it."""
     state: str
-    """`waiting`, `running`, `holding`, `finished`, `taken_back` or `stopped`."""
+    """`waiting`, `shadow`, `running`, `holding`, `finished`, `taken_back` or `stopped`."""
     stage: int
-    """Counted from 1."""
+    """Counted from 1; 0 in the shadow, and one more than there are stages in the holdback."""
     share: int = Field(alias="split.share")
     """Sessions of 10,000 that the candidate answers now."""
     generation: int
@@ -137,7 +187,7 @@ class RampOut(Schema):
     after_id: int | None
     """Id of the earlier ramp of this version that the approval named."""
     promotion_id: int | None
-    """Id of the promotion that it finished with."""
+    """Id of the promotion with which it went live; with a holdback it goes on after that."""
     created_at: datetime
 
     @staticmethod
@@ -197,7 +247,7 @@ class RampChangeOut(Schema):
     generation: int
     state: str
     stage: int
-    """Counted from 1."""
+    """Counted from 1; 0 in the shadow."""
     share: int
     """Sessions of 10,000 after it."""
     by: Ref | None

@@ -4,7 +4,7 @@ promotions."""
 from flywheel.promotions.models.candidates import Candidate, Harmless
 from flywheel.promotions.models.policies import Policy
 from flywheel.promotions.models.promotions import LateReason, Promotion
-from flywheel.promotions.models.ramps import Ramp, RampChange, SelfTest
+from flywheel.promotions.models.ramps import Ramp, RampChange, SelfTest, ShadowVerdict
 from flywheel.promotions.models.watches import Watch, WatchedSession
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Ramp",
     "RampChange",
     "SelfTest",
+    "ShadowVerdict",
     "Watch",
     "WatchedSession",
 ]

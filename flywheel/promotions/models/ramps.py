@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from flywheel.accounts.models import User
-from flywheel.agents.models import Agent, Split
+from flywheel.agents.models import Agent, ShadowCopy, Split
 from flywheel.core.evidence.ramp import ramp_plan
 from flywheel.promotions.models.candidates import Candidate
 from flywheel.promotions.models.promotions import Promotion
@@ -20,13 +20,17 @@ class Ramp(models.Model):
     class State(models.TextChoices):
         WAITING = "waiting", "about to begin"
         """Until the judge has seen it: without a judge the candidate answers nobody."""
+        SHADOW = "shadow", "in the shadow"
+        """The candidate answers copies of calls, and nobody gets its answers."""
         RUNNING = "running", "running"
         HOLDING = "holding", "on hold"
         FINISHED = "finished", "finished"
         TAKEN_BACK = "taken_back", "taken back"
         STOPPED = "stopped", "stopped"
 
-    OPEN = (State.WAITING, State.RUNNING, State.HOLDING)
+    OPEN = (State.WAITING, State.SHADOW, State.RUNNING, State.HOLDING)
+    SHADOWED = -1
+    """The stage before the first one, where the plan has a shadow."""
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="ramps")
     candidate = models.ForeignKey(Candidate, on_delete=models.PROTECT, related_name="ramps")
@@ -36,8 +40,8 @@ class Ramp(models.Model):
     plan = models.JSONField()
     """As `core.evidence.ramp.ramp_plan.Plan`; part of what was approved."""
     state = models.CharField(max_length=16, choices=State, default=State.WAITING)
-    stage = models.PositiveIntegerField(default=0)
-    """Index of the present stage."""
+    stage = models.IntegerField(default=0)
+    """Index of the present one of the plan's steps; `SHADOWED` in the shadow and while it is held there."""
     stage_since = models.DateTimeField(default=timezone.now)
     generation = models.PositiveIntegerField(default=1)
     agent_generation = models.PositiveIntegerField()
@@ -64,7 +68,7 @@ class Ramp(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["agent"],
-                condition=Q(state__in=["waiting", "running", "holding"]),
+                condition=Q(state__in=["waiting", "shadow", "running", "holding"]),
                 name="ramp_one_open",
             )
         ]
@@ -81,6 +85,25 @@ class Ramp(models.Model):
     def is_open(self) -> bool:
         return self.state in self.OPEN
 
+    @property
+    def place(self) -> str:
+        """Where it is in its plan: `stage 2 of 3`."""
+        if self.stage == self.SHADOWED:
+            return "before the first stage"
+        count = len(self.rules.stages)
+        return "holdback" if self.stage >= count else f"stage {self.stage + 1} of {count}"
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the candidate is live, and the ramp goes on with the sessions that are held back."""
+        return self.is_open and self.promotion_id is not None
+
+    @property
+    def share_now(self) -> int:
+        """Of `WHOLE` sessions, those that the candidate is to answer where it is."""
+        is_begun = self.is_open and self.state != self.State.WAITING and self.stage > self.SHADOWED
+        return self.rules.steps[self.stage].share if is_begun else 0
+
 
 class RampChange(models.Model):
     """One change of a ramp, append-only: a trigger refuses every update and delete."""
@@ -89,7 +112,7 @@ class RampChange(models.Model):
     generation = models.PositiveIntegerField()
     """The ramp's after it."""
     state = models.CharField(max_length=16, choices=Ramp.State)
-    stage = models.PositiveIntegerField()
+    stage = models.IntegerField()
     share = models.PositiveIntegerField()
     """The split's after it."""
     by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
@@ -119,7 +142,7 @@ class SelfTest(models.Model):
     ramp = models.ForeignKey(Ramp, on_delete=models.CASCADE, related_name="self_tests")
     at = models.DateTimeField(default=timezone.now)
     """When it began."""
-    stage = models.PositiveIntegerField()
+    stage = models.IntegerField()
     """Index of the stage in which it was made."""
     verdict = models.CharField(max_length=16, choices=Verdict)
     arms = models.JSONField()
@@ -139,3 +162,25 @@ class SelfTest(models.Model):
         order = {self.Verdict.FAILED: 0, self.Verdict.NOT_TESTED: 1}
         rows = sorted(self.arms, key=lambda row: order.get(row["verdict"], 2))
         return "; ".join(f"{row['version']}: {row['words']}" for row in rows)
+
+
+class ShadowVerdict(models.Model):
+    """A person's word on two answers to one call; the newest of a copy is what counts."""
+
+    class Verdict(models.TextChoices):
+        CANDIDATE = "candidate", "the candidate's is better"
+        LIVE = "live", "the live version's is better"
+        BOTH = "both", "both are fine"
+        WRONG = "wrong", "the candidate's is wrong"
+
+    copy = models.ForeignKey(ShadowCopy, on_delete=models.CASCADE, related_name="verdicts")
+    verdict = models.CharField(max_length=16, choices=Verdict)
+    note = models.TextField(blank=True)
+    by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.copy}: {self.verdict}"

@@ -33,7 +33,7 @@ from flywheel.promotions.never_events import call_harmless
 from flywheel.promotions.pages import summaries
 from flywheel.promotions.pages.forms import DecisionForm, PolicyForm, RollBackForm
 from flywheel.promotions.pages.ramp_context import earlier_ramp, open_ramps, ramps_of
-from flywheel.promotions.pages.ramp_forms import CELLS, PlanForm
+from flywheel.promotions.pages.ramp_pages.ramp_forms import CELLS, PlanForm
 from flywheel.promotions.ramps.ramp_moves import begin
 from flywheel.promotions.ramps.ramp_proposals import live_traffic, proposed_plan
 

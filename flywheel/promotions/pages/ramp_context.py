@@ -7,11 +7,10 @@ from django.db.models import Max, QuerySet
 from django.urls import reverse
 
 from flywheel.accounts.models import Project
-from flywheel.agents.models import SplitUnit
-from flywheel.core.evidence.ramp.ramp_plan import FINISHES
+from flywheel.agents.models import Shadow, ShadowCopy, SplitUnit
+from flywheel.core.evidence.ramp.ramp_plan import FINISHES, THENS
 from flywheel.promotions.models import Candidate, Ramp
-from flywheel.promotions.pages.ramp_forms import UNITS
-from flywheel.promotions.ramps import ramp_evidence, ramp_words, self_tests
+from flywheel.promotions.ramps import ramp_evidence, ramp_words, self_tests, shadow_comparing
 from flywheel.promotions.ramps.ramp_evidence import Evidence
 from flywheel.trajectories.ingest.gateway import routing
 from flywheel.trajectories.search import grammar
@@ -44,7 +43,11 @@ def fingerprint(ramp: Ramp) -> str:
     newest = ramp.split.units.order_by("-pk").values_list("pk", flat=True).first() or 0
     final = ramp.split.units.aggregate(last=Max("number"))["last"] or 0
     tested = ramp.self_tests.values_list("pk", flat=True).first() or 0
-    return f"{ramp.generation}-{newest}-{final}-{len(ramp.finding)}-{tested}"
+    shadow = Shadow.objects.filter(split=ramp.split_id).values_list("copies", "skipped").first()
+    compared = (
+        ShadowCopy.objects.filter(split=ramp.split_id).exclude(state=ShadowCopy.State.SENT).count() if shadow else 0
+    )
+    return f"{ramp.generation}-{newest}-{final}-{len(ramp.finding)}-{tested}-{shadow}-{compared}"
 
 
 def ramp_context(ramp: Ramp, wanted: str = "") -> dict[str, Any]:
@@ -81,8 +84,14 @@ def ramp_context(ramp: Ramp, wanted: str = "") -> dict[str, Any]:
         "test_every": self_tests.EVERY.seconds // 60,
         "plan": plan,
         "following": next(iter(plan.stages[ramp.stage + 1 :]), None),
+        "place": ramp.place,
+        "shadow": shadow_comparing.numbers(ramp) if plan.shadow else None,
+        "then": THENS[plan.shadow.then] if plan.shadow else "",
         "finish": FINISHES[plan.finish],
-        "limits": [(ramp_evidence.label_of(ramp, key), f"{limit:g}", UNITS[key]) for key, limit in plan.limits.items()],
+        "limits": [
+            (ramp_evidence.label_of(ramp, key), f"{limit:g}", ramp_words.UNITS[key])
+            for key, limit in plan.limits.items()
+        ],
         "lineage": lineage(ramp),
     }
 

@@ -38,7 +38,7 @@ from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import DetectorSetting, Recurrence
 from flywheel.failures.queues import intake
 from flywheel.promotions import live_version
-from flywheel.promotions.models import Promotion, Watch, WatchedSession
+from flywheel.promotions.models import Promotion, Ramp, Watch, WatchedSession
 from flywheel.promotions.ramps.ramp_proposals import better_buckets
 from flywheel.promotions.ramps.session_results import COLUMNS, Read, buckets_of, calls_of, parts_of
 from flywheel.trajectories.models import Source, Trajectory
@@ -129,9 +129,12 @@ def claims_of(promotion: Promotion) -> dict[str, float]:
 
 
 def _watch_of(agent: Agent) -> Watch | None:
-    """The watch of the promotion by which its version is live; none where that was a rollback or the first."""
+    """The watch of the promotion by which its version is live; none where that was a rollback or the first, or while
+    its ramp goes on with a holdback, whose test is causal."""
     newest = agent.promotions.order_by("-generation").select_related("candidate", "before").first()
     if newest is None or newest.kind != Promotion.Kind.PROMOTE or newest.after_id != agent.live_id:
+        return None
+    if Ramp.objects.filter(promotion=newest, state__in=Ramp.OPEN).exists():
         return None
     known = Watch.objects.filter(promotion=newest).first()
     return known or Watch.objects.create(

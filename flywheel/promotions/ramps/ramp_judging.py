@@ -20,15 +20,17 @@ from django.db.models import Count, Max, Q
 from django.utils import timezone
 from psycopg.types.json import Jsonb
 
-from flywheel.agents.models import SplitUnit
+from flywheel.agents.models import ShadowCopy, SplitUnit
 from flywheel.core.evidence.ramp.ramp_judge import PROOF, Judgement, Session, doubts, harms, proof
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.promotions.models import Ramp
-from flywheel.promotions.ramps import ramp_moves, ramp_units, self_tests
+from flywheel.promotions.ramps import ramp_moves, ramp_units, self_tests, shadow_comparing
 from flywheel.promotions.ramps.ramp_evidence import label_of
 
+OVER = "shadow over"
+"""Among what a person has accepted: that the stages begin after the shadow."""
 log = logging.getLogger(__name__)
 State = Ramp.State
 _went_on: dict[int, int] = {}
@@ -63,11 +65,15 @@ def judge(pk: int) -> None:
             return
         if ramp.state == State.WAITING and not self_tests.is_awaited(ramp):
             ramp_moves.start(ramp=ramp)
+        if ramp.split.closed_at is None and ramp.stage == Ramp.SHADOWED:
+            shadow_comparing.compare(ramp)
         last = 0 if ramp.finding.get("signals") else _freeze(ramp)
         if not ramp.finding.get("signals"):
             ramp_moves.renew(ramp)
     if ramp.finding.get("signals"):
         ramp_moves.take_back(ramp=ramp, actor=None, reason=ramp.finding["words"], generation=ramp.generation)
+    elif ramp.state == State.SHADOW:
+        _leave_shadow(ramp)
     elif ramp.state == State.RUNNING:
         _go_on(ramp, has_more=_went_on.get(pk) != last)
         _went_on[pk] = last
@@ -133,10 +139,39 @@ def _save(units: Sequence[SplitUnit]) -> None:
         cursor.executemany(statement, rows)
 
 
+def _leave_shadow(ramp: Ramp) -> None:
+    """Hold where the candidate's answers are clearly worse; where the shadow is over, go on as the plan says."""
+    plan, accepted = ramp.rules.shadow, ramp.finding.get("accepted", ())
+    assert plan is not None
+    rows = shadow_comparing.fault_rows(ramp)
+    found = [row.fault for row in rows if row.is_found and f"shadow {row.fault.key}" not in accepted]
+    if found:
+        words = f"its answers to copies show more {' and '.join(fault.label for fault in found)}"
+        _hold(ramp, words, doubts=[f"shadow {fault.key}" for fault in found])
+        return
+    sessions = rows[0].difference.n
+    is_late = timezone.now() >= ramp.stage_since + timedelta(minutes=plan.minutes)
+    if sessions < plan.sessions and not is_late and not _is_spent(ramp):
+        return
+    said = f"the shadow compared {sessions:,} session{'' if sessions == 1 else 's'}"
+    if (plan.then == "person" or not sessions) and OVER not in accepted:
+        _hold(ramp, f"{said}; a person decides whether the first stage begins", doubts=[OVER])
+        return
+    if not self_tests.is_awaited(ramp):
+        ramp_moves.advance(ramp=ramp, actor=None, reason=said, generation=ramp.generation)
+
+
+def _is_spent(ramp: Ramp) -> bool:
+    """Whether the budget is used up, and nothing of it is on its way or belongs to a session that is not over."""
+    waiting = ShadowCopy.objects.filter(split=ramp.split_id).exclude(state=ShadowCopy.State.LOST)
+    late = waiting.filter(Q(state=ShadowCopy.State.SENT) | Q(at__gte=shadow_comparing.over_at(ramp)))
+    return ramp.split.shadow.is_spent and not late.exists()
+
+
 def _go_on(ramp: Ramp, *, has_more: bool) -> None:
     """Hold, go to the next stage, or finish, as the plan says. Looks at what all sessions say only where there are more
     than last time, or the stage is due."""
-    plan, stage = ramp.rules, ramp.rules.stages[ramp.stage]
+    plan, stage = ramp.rules, ramp.rules.steps[ramp.stage]
     units = SplitUnit.objects.filter(split=ramp.split_id, number__isnull=False)
     is_due = timezone.now() >= ramp.stage_since + timedelta(minutes=stage.minutes)
     judged = units.filter(share=stage.share).count() if is_due else 0
@@ -146,9 +181,9 @@ def _go_on(ramp: Ramp, *, has_more: bool) -> None:
         return
     if not is_done:
         return
-    is_last = ramp.stage + 1 == len(plan.stages)
+    is_last = ramp.stage + 1 >= len(plan.stages)
     reason = f"nothing was found in {judged:,} sessions at {percent(stage.share / WHOLE)}"
-    if is_last:
+    if is_last and not ramp.is_held_back:
         reason = _may_finish(ramp, has_more)
     if not reason:
         self_tests.forget(ramp)

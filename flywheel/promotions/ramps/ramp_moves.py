@@ -18,7 +18,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import NoticeEvent
 from flywheel.accounts.notices import notify
-from flywheel.agents.models import Agent, Split
+from flywheel.agents.models import Agent, Shadow, Split
 from flywheel.agents.splits.open_splits import LEASE_S
 from flywheel.core.evidence.ramp.ramp_plan import BUCKET, WHOLE, Plan
 from flywheel.core.text.number_words import percent
@@ -33,6 +33,7 @@ JUDGE_S = 3.0
 MOVED = "the ramp changed while you decided; look at the page again"
 State = Ramp.State
 _NOTICES = {
+    State.SHADOW: (NoticeEvent.RAMP_STAGE, "{version} answers copies of calls, which nobody gets"),
     State.RUNNING: (NoticeEvent.RAMP_STAGE, "{version} answers {share} of the sessions"),
     State.HOLDING: (NoticeEvent.RAMP_HELD, "The release of {version} is on hold"),
     State.TAKEN_BACK: (NoticeEvent.RAMP_TAKEN_BACK, "{version} was taken back"),
@@ -76,19 +77,29 @@ def begin(
             served={str(agent.live_id): agent.served, str(row.version_id): server[0]},
             lease_until=timezone.now(),
         )
+        if plan.shadow:
+            budget = {name: getattr(plan.shadow, name) for name in ("calls", "tokens", "dollars")}
+            Shadow.objects.create(split=split, **budget)
         ramp = Ramp.objects.create(
             agent=agent,
             candidate=row,
             split=split,
             after=live_version.last_ramp(row),
             plan=plan.to_json(),
+            stage=Ramp.SHADOWED if plan.shadow else 0,
             agent_generation=generation,
             override=override,
             reason=reason,
             approved_by=actor.user,
         )
         RampChange.objects.create(
-            ramp=ramp, generation=ramp.generation, state=ramp.state, stage=0, share=0, by=actor.user, reason=reason
+            ramp=ramp,
+            generation=ramp.generation,
+            state=ramp.state,
+            stage=ramp.stage,
+            share=0,
+            by=actor.user,
+            reason=reason,
         )
         Candidate.objects.filter(pk=row.pk).update(state=Candidate.State.RAMPING)
         actor.record(
@@ -103,7 +114,10 @@ def begin(
 
 
 def start(*, ramp: Ramp) -> Ramp:
-    """The first stage, as the judge sees the ramp for the first time."""
+    """The shadow where the plan has one, else the first stage, as the judge sees the ramp for the first time."""
+    if ramp.stage == Ramp.SHADOWED:
+        reason = "the judge is there: the shadow begins"
+        return _move(ramp, None, reason, ramp.generation, state=State.SHADOW, stage=Ramp.SHADOWED)
     return _move(
         ramp, None, "the judge is there: the first stage begins", ramp.generation, state=State.RUNNING, stage=0
     )
@@ -112,8 +126,9 @@ def start(*, ramp: Ramp) -> Ramp:
 def hold(
     *, ramp: Ramp, actor: Actor | None, reason: str, generation: int, finding: dict[str, Any] | None = None
 ) -> Ramp:
-    """Stay at the present stage, or before the first. Raises Refused, and Stale as all of these do."""
-    _check(ramp, State.WAITING, State.RUNNING)
+    """Stay at the present stage, or before the first; in the shadow no further copies are made. Raises Refused, and
+    Stale as all of these do."""
+    _check(ramp, State.WAITING, State.SHADOW, State.RUNNING)
     return _move(ramp, actor, reason, generation, state=State.HOLDING, finding=finding)
 
 
@@ -123,13 +138,13 @@ def go_on(*, ramp: Ramp, actor: Actor, reason: str, generation: int) -> Ramp:
     _check(ramp, State.HOLDING)
     _check_four_eyes(ramp, actor)
     accepted = sorted({*ramp.finding.get("accepted", ()), *ramp.finding.get("doubts", ())})
-    state = State.RUNNING if has_begun(ramp) else State.WAITING
+    state = next((each for each in (State.RUNNING, State.SHADOW) if has_been(ramp, each)), State.WAITING)
     return _move(ramp, actor, reason, generation, state=state, finding={"accepted": accepted})
 
 
 def advance(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:
-    """Go to the next stage; nobody who has met an arm changes it."""
-    _check(ramp, State.RUNNING)
+    """Go to the next stage, from the shadow to the first; nobody who has met an arm changes it."""
+    _check(ramp, State.RUNNING, State.SHADOW)
     _check_four_eyes(ramp, actor)
     if ramp.stage + 1 >= len(ramp.rules.stages):
         raise Refused("this is the last stage; finish the ramp")
@@ -139,20 +154,32 @@ def advance(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) ->
 def stop(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:
     """End it for a reason that says nothing of the candidate."""
     _check(ramp, *Ramp.OPEN)
+    if actor and ramp.is_held_back:
+        raise Refused(f"{ramp.candidate.version} is live already; finish the ramp, or take it back")
     return _move(ramp, actor, reason, generation, state=State.STOPPED)
 
 
 def take_back(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Ramp:
-    """End it since the candidate does harm."""
+    """End it since the candidate does harm. Where it is live already, the version before is made live again."""
     _check(ramp, *Ramp.OPEN)
+    if ramp.is_held_back:
+        _check_reason(reason)
+        if "signals" not in ramp.finding:  # the judge makes up for what follows, should this end here
+            if not Ramp.objects.filter(pk=ramp.pk, generation=generation).exists():
+                raise Stale(MOVED)
+            end_share(ramp, {"words": reason.strip(), "signals": ["a person"]})
+        _bring_back(ramp, actor, reason)
     return _move(ramp, actor, reason, generation, state=State.TAKEN_BACK)
 
 
 def finish(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> Promotion:
-    """Make the candidate live for everybody, with all checks of a promotion, in the approver's name where the judge
-    does it."""
+    """Make the candidate live, with all checks of a promotion, in the approver's name where the judge does it: for
+    everybody, or but for the holdback of the plan, which a second finish ends."""
     _check(ramp, State.RUNNING)
     _check_reason(reason)
+    if ramp.promotion is not None:
+        _move(ramp, actor, reason, generation, state=State.FINISHED)
+        return ramp.promotion
     row = ramp.candidate
     approver = actor or Actor(ramp.approved_by, through=f"the judge of {ramp}")
     approval = live_version.Approval(approver, reason, ramp.agent_generation, ramp.override, ramp_pk=ramp.pk)
@@ -163,13 +190,33 @@ def finish(*, ramp: Ramp, actor: Actor | None, reason: str, generation: int) -> 
         if "signals" in Ramp.objects.select_for_update(no_key=True).get(pk=ramp.pk).finding:
             raise Stale(MOVED)
         promotion = live_version.go_live(row, approval, server)
-        _move(ramp, actor, reason, generation, state=State.FINISHED, promotion=promotion)
+        if ramp.rules.holdback:
+            Split.objects.filter(pk=ramp.split_id).update(closed_at=None, is_holdback=True)
+            held = len(ramp.rules.stages)
+            _move(ramp, actor, reason, generation, state=State.RUNNING, stage=held, promotion=promotion)
+            renew(ramp)
+        else:
+            _move(ramp, actor, reason, generation, state=State.FINISHED, promotion=promotion)
     return promotion
 
 
-def has_begun(ramp: Ramp) -> bool:
-    """Whether its first stage has begun."""
-    return ramp.changes.filter(state=State.RUNNING).exists()
+def has_been(ramp: Ramp, state: str) -> bool:
+    """Whether it was ever in this state: `RUNNING` from its first stage on."""
+    return ramp.changes.filter(state=state).exists()
+
+
+def _bring_back(ramp: Ramp, actor: Actor | None, reason: str) -> None:
+    """Make the version before live again, unless it is, or another one went live meanwhile."""
+    agent = Agent.objects.select_related("project").get(pk=ramp.agent_id)
+    if agent.live_id == ramp.split.candidate_id:
+        live_version.roll_back(
+            agent=agent,
+            to=ramp.split.live,
+            actor=actor or Actor(ramp.approved_by, through=f"the judge of {ramp}"),
+            generation=agent.generation,
+            reason=reason,
+            within_s=live_version.ROLLBACK_S if actor else JUDGE_S,
+        )
 
 
 def end_share(ramp: Ramp, finding: dict[str, Any]) -> None:
@@ -233,11 +280,12 @@ def _move(
     for name, value in (changes | {"generation": generation + 1}).items():
         setattr(ramp, name, value)
     is_over = state not in Ramp.OPEN
-    is_answering = state == State.RUNNING or (not is_over and has_begun(ramp))
-    share = ramp.rules.stages[ramp.stage].share if is_answering else 0
+    is_answering = state == State.RUNNING or (not is_over and has_been(ramp, State.RUNNING))
+    share = ramp.rules.steps[ramp.stage].share if is_answering else 0
     split = Split.objects.filter(pk=ramp.split_id)
     split.update(share=share, generation=F("generation") + 1, **({"closed_at": timezone.now()} if is_over else {}))
-    if state in _OVER:
+    Shadow.objects.filter(split=ramp.split_id).update(is_on=state == State.SHADOW)
+    if state in _OVER and (ramp.promotion_id is None or state == State.TAKEN_BACK):
         Candidate.objects.filter(pk=ramp.candidate_id).update(state=_OVER[State(state)])
     RampChange.objects.create(
         ramp=ramp,

@@ -101,7 +101,7 @@ def _hold(pk: int, words: str) -> None:
     """Hold the ramp, whatever its judge does meanwhile, unless it is on hold or over."""
     for _ in range(TRIES):
         ramp = Ramp.objects.select_related("agent__project", "candidate__version__agent", "approved_by").get(pk=pk)
-        if ramp.state not in (Ramp.State.WAITING, Ramp.State.RUNNING) or "signals" in ramp.finding:
+        if ramp.state not in (Ramp.State.WAITING, Ramp.State.SHADOW, Ramp.State.RUNNING) or "signals" in ramp.finding:
             return
         kept = {name: ramp.finding[name] for name in ("accepted",) if name in ramp.finding}
         try:

@@ -25,9 +25,13 @@ class Source(models.TextChoices):
     IMPORT = "import", "import"
     ROLLOUT = "rollout", "rollout"
     TRAINING = "training", "training"
+    SHADOW = "shadow", "shadow"
+    """Answers of a candidate to copies of calls: nobody got them, and nothing that they ask for was done."""
 
-    ATTEMPTS = nonmember(("rollout", "training"))
-    """What policies tried here, in evals and as they learnt: nothing that happened in use."""
+    ATTEMPTS = nonmember(("rollout", "training", "shadow"))
+    """What policies tried here, in evals, as they learnt, and in the shadow of a live version: nothing that happened in
+    use."""
+    ATTEMPTS_SQL = nonmember("('rollout', 'training', 'shadow')")
     TRAFFIC = nonmember(("production", "import"))
     """What happened in use."""
 

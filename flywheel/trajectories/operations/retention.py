@@ -20,7 +20,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
 from flywheel.trajectories.import_export import uploads
-from flywheel.trajectories.ingest.gateway import journal
+from flywheel.trajectories.ingest.gateway.journals import journal
 from flywheel.trajectories.models import Batch, Body, Quarantined, Retention, Source, Trajectory
 from flywheel.trajectories.operations.deletion import erase, forget_agent
 from flywheel.trajectories.search import known_values

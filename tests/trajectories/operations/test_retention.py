@@ -16,7 +16,7 @@ from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Agent
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
-from flywheel.trajectories.ingest.gateway.journal import Journal
+from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.models import Batch, Body, Retention, Source, Step, Trajectory
 from flywheel.trajectories.operations import retention
 from flywheel.trajectories.operations.retention import doomed, expire, set_retention

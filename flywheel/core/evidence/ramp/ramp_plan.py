@@ -2,12 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from flywheel.core.errors import FieldError
 
 Finish = Literal["proof", "person", "nothing_found"]
+Then = Literal["stages", "person"]
+THENS: Final[dict[str, str]] = {
+    "stages": "the first stage begins",
+    "person": "a person decides",
+}
 FINISHES: Final[dict[str, str]] = {
     "proof": "when it is shown not to be worse by the margin",
     "person": "when a person says so",
@@ -48,6 +53,9 @@ SIGNALS: Final = {
 BUCKETS_ALPHA: Final = 0.005
 """That of all buckets which the candidate is to have fixed, in equal parts."""
 MOST_STAGES, MOST_BUCKETS = 10, 20
+MOST_COPIES: Final = 100_000
+MOST_HELD_BACK: Final = 1_000
+"""Of `WHOLE` sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,48 @@ class Stage:
     """The least that are judged before the next stage."""
     minutes: float = 60.0
     """The least that it lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A part before the first stage: copies of the live version's calls go to the candidate, and nobody gets its
+    answers. Over after so many sessions or minutes, or when the budget is used up."""
+
+    sessions: int = 100
+    """That are compared."""
+    minutes: float = 1440.0
+    calls: int = 1000
+    """The budget: the most copies, and where they are given the most tokens and dollars for all of them."""
+    tokens: int | None = None
+    dollars: float | None = None
+    then: Then = "stages"
+
+    def __post_init__(self) -> None:
+        _whole("shadow.sessions", self.sessions, 1, MOST_COPIES)
+        _between("shadow.minutes", self.minutes, 1, 60 * 24 * 30)
+        _whole("shadow.calls", self.calls, 1, MOST_COPIES)
+        if self.tokens is not None:
+            _whole("shadow.tokens", self.tokens, 1, 10**12)
+        if self.dollars is not None:
+            _between("shadow.dollars", self.dollars, 0.01, 1e6)
+        if self.then not in THENS:
+            raise FieldError(f"is one of {', '.join(THENS)}, not {self.then!r}", field="shadow.then")
+
+
+@dataclass(frozen=True, slots=True)
+class Holdback:
+    """A part after the candidate has gone live: a share of the sessions stays with the version before, so that the
+    ramp's test goes on. Over after so many sessions of both arms and days, whichever comes later."""
+
+    share: int = 500
+    """Of `WHOLE` sessions, those that stay: from 1 to `MOST_HELD_BACK`."""
+    sessions: int = 1000
+    days: float = 7.0
+
+    def __post_init__(self) -> None:
+        _whole("holdback.share", self.share, 1, MOST_HELD_BACK)
+        _whole("holdback.sessions", self.sessions, 1, 1_000_000)
+        _between("holdback.days", self.days, 0, 90)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +130,17 @@ class Plan:
     """Of signals that need one: seconds of a model call, dollars of a trajectory."""
     quiet_s: float = 120.0
     wait_s: float = 86_400.0
+    shadow: Shadow | None = None
+    holdback: Holdback | None = None
 
     def __post_init__(self) -> None:
         _check_stages(self.stages)
+        if self.holdback and self.stages[-1].share >= WHOLE - self.holdback.share:
+            raise FieldError(
+                f"the last stage has {share_words(self.stages[-1].share)} of the sessions, and with a holdback of "
+                f"{share_words(self.holdback.share)} the candidate has {share_words(WHOLE - self.holdback.share)}",
+                field="holdback.share",
+            )
         if self.finish not in FINISHES:
             raise FieldError(f"is one of {', '.join(FINISHES)}, not {self.finish!r}", field="finish")
         _between("margin", self.margin, 0.001, 0.5)
@@ -110,6 +168,12 @@ class Plan:
         """Those that are judged: one that needs a limit only with it."""
         return [key for key in self.alphas if key not in SIGNALS or not SIGNALS[key].needs_limit or key in self.limits]
 
+    @property
+    def steps(self) -> tuple[Stage, ...]:
+        """The stages, and after them the holdback as one."""
+        held = self.holdback
+        return self.stages + ((Stage(WHOLE - held.share, held.sessions, held.days * 1440),) if held else ())
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -122,6 +186,9 @@ class Plan:
         stages = given.get("stages")
         if stages is not None:
             given = {**given, "stages": _stages(stages)}
+        for name, kind in (("shadow", Shadow), ("holdback", Holdback)):
+            if given.get(name) is not None:
+                given = {**given, name: _part(name, kind, given[name])}
         for name in ("alphas", "limits"):
             if not isinstance(given.get(name, {}), dict):
                 raise FieldError("is an object of numbers by signal", field=name)
@@ -133,7 +200,7 @@ def with_buckets(plan: Plan, buckets: Sequence[str]) -> Plan:
     keys = buckets[:MOST_BUCKETS]
     alphas = {key: alpha for key, alpha in plan.alphas.items() if not key.startswith(BUCKET)}
     alphas |= {f"{BUCKET}{key}": BUCKETS_ALPHA / len(keys) for key in keys}
-    return Plan(**{**{name: getattr(plan, name) for name in Plan.__dataclass_fields__}, "alphas": alphas})
+    return replace(plan, alphas=alphas)
 
 
 def share_words(share: int) -> str:
@@ -148,6 +215,13 @@ def _stages(given: Any) -> tuple[Stage, ...]:
         return tuple(Stage(**row) for row in given)
     except TypeError:
         raise FieldError('each has "share", "sessions" and "minutes", and nothing else', field="stages") from None
+
+
+def _part(name: str, kind: type[Shadow | Holdback], given: Any) -> Shadow | Holdback:
+    known = list(kind.__dataclass_fields__)
+    if not isinstance(given, dict) or not given.keys() <= set(known):
+        raise FieldError(f"is an object of {', '.join(known)}, and nothing else", field=name)
+    return kind(**given)
 
 
 def _check_stages(stages: Sequence[Stage]) -> None:
@@ -167,6 +241,11 @@ def _check_stages(stages: Sequence[Stage]) -> None:
         if not isinstance(stage.sessions, int) or not 1 <= stage.sessions <= 1_000_000:
             raise FieldError(f"stage {number}: at least 1 session is judged, not {stage.sessions!r}", field="stages")
         _between("stages", stage.minutes, 0, 60 * 24 * 30)
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise FieldError(f"is a whole number from {least:,} to {most:,}, not {value!r}", field=name)
 
 
 def _between(name: str, value: Any, least: float, most: float) -> None:

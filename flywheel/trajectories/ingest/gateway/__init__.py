@@ -5,7 +5,8 @@ byte as the upstream answers. Meanwhile everything is written to a journal, one 
 another thread makes it a step of a trajectory. Recording never delays and never fails a call.
 
 `openai_endpoints` HTTP · `routing` whose call it is and where it goes · `call_names` which calls belong together ·
-`upstream_connection` to that server · `relay` the answer on its way · `version_defaults` what a version says where its
-caller says nothing · `journal` what was seen, safe from `kill -9` · `journal_contents`, `journal_traces`,
-`responses_answers` a journal as a trajectory · `recorder` into the store
+`server_calls` a call of that server, over an `upstream_connection` · `relay` the answer on its way ·
+`version_defaults` what a version says where its caller says nothing · `journals` what was seen, as a trajectory ·
+`recorder` into the store · `attempt_calls` calls of attempts ·
+`shadow_copies` copies that a candidate answers to nobody
 """

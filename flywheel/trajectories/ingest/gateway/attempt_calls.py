@@ -17,8 +17,9 @@ from flywheel.agents.models.attempt_keys import parts_of
 from flywheel.core.traces import Step
 from flywheel.system.sql import planned
 from flywheel.trajectories.formats.values.hostile_json import plain
-from flywheel.trajectories.ingest.gateway import journal_traces, routing
-from flywheel.trajectories.ingest.gateway.journal_contents import Seen
+from flywheel.trajectories.ingest.gateway import routing
+from flywheel.trajectories.ingest.gateway.journals import journal_traces
+from flywheel.trajectories.ingest.gateway.journals.journal_contents import Seen
 from flywheel.trajectories.ingest.gateway.routing import NoRoute, Route
 
 REMEMBERED = 1000

@@ -5,14 +5,12 @@ What the upstream answers goes through unchanged, errors too. What Flywheel itse
 """
 
 import functools
-import hashlib
 import json
 import logging
 import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from django.conf import settings
 from django.db import Error
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.request import UnreadablePostError
@@ -24,12 +22,20 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.models.attempt_keys import is_attempts
 from flywheel.edge.numbers import BIGINT, number
 from flywheel.trajectories.formats.values.hostile_json import text
-from flywheel.trajectories.ingest.gateway import attempt_calls, routing, upstream_connection, version_defaults
+from flywheel.trajectories.ingest.gateway import (
+    attempt_calls,
+    routing,
+    server_calls,
+    shadow_copies,
+    upstream_connection,
+    version_defaults,
+)
 from flywheel.trajectories.ingest.gateway.call_names import CallNames, header, names_of
-from flywheel.trajectories.ingest.gateway.journal import RESPONSE, Journal
+from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.ingest.gateway.recorder import recorder
 from flywheel.trajectories.ingest.gateway.relay import Relay, Slots
 from flywheel.trajectories.ingest.gateway.routing import Fork, NoRoute, Route
+from flywheel.trajectories.ingest.gateway.server_calls import HOP, body_for, this_flywheel
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +44,6 @@ AT_ONCE = 24
 RETRY_AFTER_S = 1
 REQUEST_MAX = 20 * 2**20
 MODELS_S = 10.0
-HOP = "X-Flywheel-Hop"
-"""Says which Flywheel a call came through, so that one which is its own upstream says so instead of calling itself."""
-
 slots = Slots(AT_ONCE)
 
 
@@ -110,7 +113,7 @@ def responses(request: HttpRequest) -> HttpResponseBase:
 
 def _model_call(request: HttpRequest, api: str) -> HttpResponseBase:
     started = time.time()
-    if request.headers.get(HOP) == _this_flywheel():
+    if request.headers.get(HOP) == this_flywheel():
         raise Refused(508, "this Flywheel is its own upstream; change it under Settings › Gateway", code="loop")
     body = _body(request)
     asked = _request_body(body)
@@ -120,15 +123,26 @@ def _model_call(request: HttpRequest, api: str) -> HttpResponseBase:
     names = names_of(request, api, asked, found.project_id)
     route = routing.chosen(found, names.unit, names.trace) if isinstance(found, Fork) else found
     head = _head(request, api, route, names, asked, started)
-    return _with(route.headers, _refusing(lambda: _send_on(request, api, route, head, asked, body)))
+    shadow = route.shadow if _is_wanted(request) else None
+    copy = (
+        shadow_copies.Call(shadow, names.unit, head, upstream_connection.passed_on(request.headers), body)
+        if (shadow is not None)
+        else None
+    )
+    return _with(route.headers, _refusing(lambda: _send_on(request, route, head, asked, body, copy)))
 
 
 def _send_on(
-    request: HttpRequest, api: str, route: Route, head: dict[str, Any], asked: dict[str, Any], body: bytes
+    request: HttpRequest,
+    route: Route,
+    head: dict[str, Any],
+    asked: dict[str, Any],
+    body: bytes,
+    copy: shadow_copies.Call | None,
 ) -> HttpResponseBase:
-    """Ask the route's server. Raises what `_refusing` tells the caller."""
-    key = route.key()
-    sent = _sent(api, route, asked, body)
+    """Ask the route's server; `copy` is handed over after the last byte. Raises what `_refusing` tells the caller."""
+    route.key()  # or there is nothing to begin
+    sent = body_for(head["api"], route, asked, body)
     if not slots.take():
         raise Refused(
             503,
@@ -142,17 +156,11 @@ def _send_on(
             attempt_calls.begin(route)
         is_recorded = bool(route.attempt) or _is_wanted(request)
         journal = Journal.begin(head, sent) if is_recorded else Journal()
-        headers = {
-            **upstream_connection.passed_on(request.headers),
-            "Content-Type": "application/json",
-            HOP: _this_flywheel(),
-        }
-        reply = upstream_connection.ask("POST", f"{route.base_url}/{api}", key, headers, sent)
-        upstream_connection.refuse_redirect(reply)
-        passed = upstream_connection.passed_back(reply)
-        header = {"status": reply.status, "headers": {name.lower(): value for name, value in passed.items()}}
-        journal.write(RESPONSE, json.dumps(header).encode(), hold=True)
-        response = StreamingHttpResponse(Relay(reply, journal, _finish), status=reply.status, reason=reply.reason)
+        headers = upstream_connection.passed_on(request.headers)
+        reply, passed = server_calls.ask(head["api"], route, headers, sent, journal)
+        after = functools.partial(shadow_copies.offer, copy, slots) if copy else None
+        relay = Relay(reply, journal, _finish, after)
+        response = StreamingHttpResponse(relay, status=reply.status, reason=reply.reason)
         for name, value in passed.items():
             response[name] = value
         if "Content-Type" not in passed:
@@ -163,9 +171,8 @@ def _send_on(
         is_handed_on = True
         return response
     except upstream_connection.Unreachable as error:
-        reason = f"the upstream {route.host} cannot be reached: {error}"
         assert journal is not None
-        journal.end({"how": "unreachable", "error": reason})
+        reason = server_calls.out_of_reach(route, error, journal)
         code = "upstream_timeout" if error.status == 504 else "upstream_unreachable"
         raise Refused(error.status, reason, type="server_error", code=code) from None
     finally:
@@ -206,7 +213,7 @@ def models(request: HttpRequest) -> HttpResponseBase:
 
 
 def _upstream_models(route: Route, request: HttpRequest) -> list[Any]:
-    headers = {**upstream_connection.passed_on(request.headers), HOP: _this_flywheel()}
+    headers = {**upstream_connection.passed_on(request.headers), HOP: this_flywheel()}
     reply = upstream_connection.ask("GET", f"{route.base_url}/models", route.key(), headers, timeout_s=MODELS_S)
     try:
         body = reply.read(REQUEST_MAX, decode_content=False)
@@ -264,14 +271,6 @@ def _request_body(body: bytes) -> dict[str, Any]:
     return asked
 
 
-def _sent(api: str, route: Route, asked: dict[str, Any], body: bytes) -> bytes:
-    """The body for the server: the caller's own bytes, unless the route is a version's."""
-    if not route.model and not route.attempt:
-        return body
-    merged = version_defaults.FILL[api](route.defaults, asked)
-    return json.dumps({**merged, "model": route.model or asked["model"]}).encode()
-
-
 def _head(
     request: HttpRequest, api: str, route: Route, names: CallNames, asked: dict[str, Any], started: float
 ) -> dict[str, Any]:
@@ -322,8 +321,3 @@ def _error(refused: Refused) -> HttpResponse:
     if refused.status == 503:
         response["Retry-After"] = str(RETRY_AFTER_S)
     return response
-
-
-@functools.cache
-def _this_flywheel() -> str:
-    return hashlib.sha256(f"hop:{settings.SECRET_KEY}".encode()).hexdigest()[:16]

@@ -17,9 +17,10 @@ from django.db import Error, InterfaceError, OperationalError, connection
 
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.core.traces import Trace
-from flywheel.trajectories.ingest.gateway import attempt_calls, journal_traces
-from flywheel.trajectories.ingest.gateway.journal import Journal, left_lying, second_chance
-from flywheel.trajectories.ingest.gateway.journal_contents import Seen, read
+from flywheel.trajectories.ingest.gateway import attempt_calls
+from flywheel.trajectories.ingest.gateway.journals import journal_traces
+from flywheel.trajectories.ingest.gateway.journals.journal import Journal, left_lying, second_chance
+from flywheel.trajectories.ingest.gateway.journals.journal_contents import Seen, read
 from flywheel.trajectories.models import Source
 from flywheel.trajectories.store.batch_ledger import Origin
 from flywheel.trajectories.store.merge import store
@@ -161,16 +162,20 @@ class Recorder:
         self._record_together(batch)
 
     def _record_together(self, batch: Sequence[Journal]) -> None:
-        readable = [(journal, seen) for journal in batch if (seen := self._read(journal)) is not None]
-        groups: dict[tuple[int, int | None], list[tuple[Journal, Seen]]] = {}
+        every = [(journal, seen) for journal in batch if (seen := self._read(journal)) is not None]
+        readable = [each for each in every if not is_lost_copy(each[1])]
+        for journal, _ in (each for each in every if is_lost_copy(each[1])):
+            journal.done()
+        groups: dict[tuple[int, int | None, Source], list[tuple[Journal, Seen]]] = {}
         attempts = [(journal, seen) for journal, seen in readable if seen.head.get("attempt")]
         if attempts:
             self._keep(attempts)
         for journal, seen in readable:
             if seen.head.get("attempt"):
                 continue
-            groups.setdefault((seen.head["project"], seen.head.get("key")), []).append((journal, seen))
-        for (project_id, key_id), group in groups.items():
+            source = Source.SHADOW if seen.head.get("shadow") else Source.PRODUCTION
+            groups.setdefault((seen.head["project"], seen.head.get("key"), source), []).append((journal, seen))
+        for (project_id, key_id, source), group in groups.items():
             project = Project.objects.filter(pk=project_id).first()
             key = ApiKey.objects.filter(pk=key_id).first() if key_id else None
             if project is None:
@@ -179,12 +184,12 @@ class Recorder:
                     journal.done()
                 continue
             try:
-                self._store(project, key, group)
+                self._store(project, key, source, group)
             except (OperationalError, InterfaceError):
                 raise
             except Exception:
                 for one in group:
-                    self._store_alone(project, key, one)
+                    self._store_alone(project, key, source, one)
 
     def _keep(self, group: list[tuple[Journal, Seen]]) -> None:
         """Keep calls of attempts for whoever judges these."""
@@ -205,9 +210,9 @@ class Recorder:
             journal.done()
         self.recorded += len(group)
 
-    def _store_alone(self, project: Project, key: ApiKey | None, one: tuple[Journal, Seen]) -> None:
+    def _store_alone(self, project: Project, key: ApiKey | None, source: Source, one: tuple[Journal, Seen]) -> None:
         try:
-            self._store(project, key, [one])
+            self._store(project, key, source, [one])
         except (OperationalError, InterfaceError):
             raise
         except Exception:
@@ -215,10 +220,10 @@ class Recorder:
             self.put_aside += 1
             one[0].put_aside()
 
-    def _store(self, project: Project, key: ApiKey | None, group: list[tuple[Journal, Seen]]) -> None:
+    def _store(self, project: Project, key: ApiKey | None, source: Source, group: list[tuple[Journal, Seen]]) -> None:
         parts: list[Trace] = [journal_traces.trace_of(seen) for _, seen in group]
         content = hashlib.sha256(b"".join(seen.head["id"].encode() for _, seen in group)).hexdigest()
-        store(project, parts, source=Source.PRODUCTION, format=FORMAT, origin=Origin(key=key, sha256=content))
+        store(project, parts, source=source, format=FORMAT, origin=Origin(key=key, sha256=content))
         for journal, _ in group:
             journal.done()
         self.recorded += len(group)
@@ -255,6 +260,12 @@ class Recorder:
             for journal in batch:
                 journal.close()
         return len(batch)
+
+
+def is_lost_copy(seen: Seen) -> bool:
+    """Whether it is a shadow's call whose process ended before the answer did: nobody waits for it, and how it would
+    have gone is not known."""
+    return bool(seen.head.get("shadow")) and seen.end is None
 
 
 def _batches(journals: Iterator[Journal]) -> Iterator[list[Journal]]:

@@ -9,7 +9,7 @@ import urllib3
 from urllib3.response import BaseHTTPResponse
 
 from flywheel.trajectories.ingest.gateway import upstream_connection
-from flywheel.trajectories.ingest.gateway.journal import ANSWER_MAX, CHUNK, Journal
+from flywheel.trajectories.ingest.gateway.journals.journal import ANSWER_MAX, CHUNK, Journal
 
 log = logging.getLogger(__name__)
 
@@ -21,25 +21,36 @@ class Slots:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._free = threading.Semaphore(count)
+        self.taken = 0
+        self._lock = threading.Lock()
 
     def take(self) -> bool:
-        return self._free.acquire(blocking=False)
+        with self._lock:
+            is_free = self.taken < self.count
+            self.taken += is_free
+            return is_free
 
     def give_back(self) -> None:
-        self._free.release()
+        with self._lock:
+            self.taken -= 1
 
 
 class Relay:
     """An iterator over the answer's pieces for the WSGI server, which calls `close` whatever happens.
 
-    `done(journal)` is called once, after the last piece: at the end of the answer, when the upstream breaks off, or
-    when the caller goes away. An answer that breaks off ends in a reset connection for the caller too: a proper end
-    would say that it was complete.
+        `done(journal)` is called once, after the last piece: at the end of the answer, when the upstream breaks off, or
+        when the caller goes away. An answer that breaks off ends in a reset connection for the caller too: a proper end
+    would say that it was complete. `after()` is called once the server has sent all of a complete answer.
     """
 
-    def __init__(self, reply: BaseHTTPResponse, journal: Journal, done: Callable[[Journal], None]) -> None:
-        self.reply, self.journal, self._done = reply, journal, done
+    def __init__(
+        self,
+        reply: BaseHTTPResponse,
+        journal: Journal,
+        done: Callable[[Journal], None],
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        self.reply, self.journal, self._done, self._after = reply, journal, done, after
         self.length = upstream_connection.length_of(reply)
         self.passed = 0
         self._is_over = False
@@ -59,8 +70,7 @@ class Relay:
         if not piece:
             if self.length is not None and self.passed < self.length:
                 raise self._broken(f"the upstream broke off after {self.passed} of {self.length} bytes")
-            self.journal.end({"how": "complete"})
-            self._over()
+            self._complete()
             raise StopIteration
         self.passed += len(piece)
         if self.passed > ANSWER_MAX:
@@ -68,23 +78,30 @@ class Relay:
         is_last = self.passed == self.length
         self.journal.write(CHUNK, piece, hold=is_last)
         if is_last:
-            self.journal.end({"how": "complete"})
-            self._over()
+            self._complete()
         return piece
 
     def close(self) -> None:
         if not self._is_over:
             if self.length is not None and self.passed >= self.length:
-                self.journal.end({"how": "complete"})
+                self._complete()
             else:
-                self.journal.end(
-                    {"how": "left", "error": f"cut off: the caller went away after {self.passed} bytes of the answer"}
-                )
-            self._over()
+                self._cut_off("left", f"cut off: the caller went away after {self.passed} bytes of the answer")
+        after, self._after = self._after, None
+        if after is not None:
+            after()
+
+    def _complete(self) -> None:
+        self.journal.end({"how": "complete"})
+        self._over()
+
+    def _cut_off(self, how: str, reason: str) -> None:
+        self._after = None
+        self.journal.end({"how": how, "error": reason})
+        self._over()
 
     def _broken(self, reason: str) -> ConnectionResetError:
-        self.journal.end({"how": "broken", "error": reason})
-        self._over()
+        self._cut_off("broken", reason)
         return ConnectionResetError(104, reason)
 
     def _over(self) -> None:

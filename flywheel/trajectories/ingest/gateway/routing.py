@@ -92,6 +92,8 @@ class Route:
     """The key of the attempt whose call it is (`attempt_calls`), 0 for all others."""
     arm: Arm | None = None
     """Of the split that holds; None where none does."""
+    shadow: "Shadow | None" = None
+    """Where a copy of the call goes once it is answered; None where none is made."""
 
     @property
     def host(self) -> str:
@@ -116,12 +118,21 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class Shadow:
+    """Where copies go while a split's lease holds."""
+
+    split: OpenSplit
+    candidate: Route
+
+
+@dataclass(frozen=True, slots=True)
 class Fork:
     """Where calls go while a split of their agent holds."""
 
     split: OpenSplit
     live: Route
     candidate: Route
+    """The same as `live` while the split has only a shadow."""
     otherwise: Route
     """The way for everybody when it does not hold any more: that of the agent's live version."""
 
@@ -173,6 +184,8 @@ def chosen(fork: Fork, unit: Unit, trace_id: str) -> Route:
     call. Raises django.db.Error for what is wrong with the call."""
     if not fork.split.is_held:
         return fork.otherwise
+    if fork.split.row.share == 0:  # nobody meets an arm
+        return fork.live
     is_candidate = met_units.recall(fork.split, unit)
     if is_candidate is None:
         try:
@@ -305,7 +318,7 @@ def problem_of(split: Split) -> str:
 def _fork(agent: Any, key_id: int) -> Fork | None:
     """The ways of both arms; None without a split that holds, or where an arm leads nowhere, so that nothing could be
     compared."""
-    split = open_splits.find(agent) if agent is not None and agent.split else None
+    split = (open_splits.find(agent) or open_splits.find_shadow(agent)) if agent is not None and agent.split else None
     if split is None:
         return None
     row = split.row
@@ -314,6 +327,9 @@ def _fork(agent: Any, key_id: int) -> Fork | None:
     except NoRoute as missing:
         log.warning("a ramp of %s does not go on, its live version answers everybody: %s", agent, missing)
         return None
+    if row.share == 0:
+        copied = replace(live, shadow=Shadow(split, candidate))
+        return Fork(split, copied, copied, live)
     return Fork(split, replace(live, arm="live"), replace(candidate, arm="candidate"), live)
 
 
@@ -325,7 +341,7 @@ def _arms(split: Split, agent: Agent, served: str, key_id: int) -> list[Route]:
 def way_to(split: Split, version: Version, agent: Agent, served: str, key_id: int = 0) -> Route:
     """The way to one of the split's versions; `served` is the agent's. Raises NoRoute where there is none, or no key
     for it."""
-    names = split.served | ({str(split.live_id): served} if served else {})
+    names = split.served | ({str(agent.live_id): served} if served else {})
     way = keyed(_way(agent.project_id, key_id, version, names.get(str(version.pk), "")))
     way.key()
     return way
@@ -355,13 +371,15 @@ def _server_of(version: Version, served: str) -> Any:
     return {}
 
 
-def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Route:
+def _live(project: Project, key_id: int, agent: Any, name: str) -> Route:
     if agent is None:
         raise NoRoute(f"the agent {name!r} does not exist in this project", code="model_not_found", status=404)
     if agent.live is None:
         raise NoRoute(
             f"the agent {name!r} has no live version; promote one under Promotions", code="model_not_found", status=404
         )
+    if agent.split and (back := open_splits.taken_back(agent)):
+        return _way(project.pk, key_id, back.live, back.served.get(str(back.live_id), ""))
     return _way(project.pk, key_id, agent.live, agent.served)
 
 

@@ -9,11 +9,11 @@ import pytest
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
-from flywheel.trajectories.ingest.gateway import journal as journals
 from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.ingest.gateway import routing
 from flywheel.trajectories.ingest.gateway import upstream_connection as connections
-from flywheel.trajectories.ingest.gateway.journal import Journal
+from flywheel.trajectories.ingest.gateway.journals import journal as journals
+from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from tests.conftest import Cast
 from tests.trajectories.ingest.gateway.calls import Headers
 from tests.trajectories.ingest.upstream import Upstream, serve

@@ -271,7 +271,7 @@ def test_an_answer_that_breaks_off_breaks_off_for_the_caller_too(
     assert step.status == "error"
     assert "broke off" in step.error
     assert [message.content for message in step.output] == (["He"] if stream else [])
-    assert openai_endpoints.slots._free._value == openai_endpoints.AT_ONCE
+    assert openai_endpoints.slots.taken == 0
 
 
 def test_a_caller_who_goes_away_ends_the_call_upstream(client: Client, gate: Headers, upstream: Upstream) -> None:

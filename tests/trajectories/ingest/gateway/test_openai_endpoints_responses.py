@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from flywheel.agents.models import AttemptKey, Version
 from flywheel.trajectories.ingest.gateway import recorder as recording
-from flywheel.trajectories.ingest.gateway.journal import Journal
+from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.models import ModelCall, Step, Trajectory
 from flywheel.trajectories.store import stored_traces
 from tests.conftest import Build

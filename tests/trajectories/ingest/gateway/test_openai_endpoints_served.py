@@ -21,8 +21,8 @@ from django.conf import settings
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
-from flywheel.trajectories.ingest.gateway import journal as journals
 from flywheel.trajectories.ingest.gateway import recorder as recording
+from flywheel.trajectories.ingest.gateway.journals import journal as journals
 from flywheel.trajectories.models import Batch, Step, Trajectory
 from flywheel.trajectories.store import stored_traces
 from tests.conftest import Cast

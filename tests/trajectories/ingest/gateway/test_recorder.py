@@ -8,9 +8,9 @@ from django.db import OperationalError
 from django.test import Client
 
 from flywheel.accounts.models import Project
-from flywheel.trajectories.ingest.gateway import journal as journals
 from flywheel.trajectories.ingest.gateway import recorder as recording
-from flywheel.trajectories.ingest.gateway.journal import Journal
+from flywheel.trajectories.ingest.gateway.journals import journal as journals
+from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.models import Batch, Step, Trajectory
 from flywheel.trajectories.store import merge as storing
 from tests.trajectories.ingest.gateway.calls import Headers, ask, begin, leave, only_step

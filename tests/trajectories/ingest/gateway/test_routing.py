@@ -14,7 +14,7 @@ from flywheel.agents.weights import served_weights
 from flywheel.agents.weights.served_weights import Address
 from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.ingest.gateway import routing
-from flywheel.trajectories.ingest.gateway.journal import Journal
+from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import Build, Cast
 from tests.trajectories.ingest.gateway.calls import Headers, ask, only_step, refusal

@@ -10,7 +10,7 @@ from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.core.evidence.ramp.ramp_plan import Plan, with_buckets
 from flywheel.promotions.models import Candidate, Ramp
-from flywheel.promotions.pages.ramp_forms import PlanForm
+from flywheel.promotions.pages.ramp_pages.ramp_forms import PlanForm
 from flywheel.promotions.ramps.ramp_proposals import LiveTraffic
 from tests.conftest import Cast
 

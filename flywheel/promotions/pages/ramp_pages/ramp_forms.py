@@ -16,18 +16,24 @@ from flywheel.core.evidence.ramp.ramp_plan import (
     ALPHA,
     BUCKET,
     FINISHES,
+    MOST_COPIES,
+    MOST_HELD_BACK,
     MOST_STAGES,
     SIGNALS,
+    THENS,
     WHOLE,
+    Holdback,
     Plan,
+    Shadow,
     Stage,
 )
 from flywheel.edge.refusals import refusal_shown
+from flywheel.promotions.models import ShadowVerdict
 from flywheel.promotions.ramps.ramp_proposals import LiveTraffic, reach_words
+from flywheel.promotions.ramps.ramp_words import UNITS
 from flywheel.trajectories.annotations.project_buckets import name_of
 
 CELLS: Final = ("share", "sessions", "minutes")
-UNITS: Final = {"slow": "seconds per model call", "dear": "dollars per trajectory"}
 MOST_ROWS: Final = 2 * MOST_STAGES
 """Rows that are read at all."""
 _SHARE = forms.DecimalField(min_value=Decimal("0.01"), max_value=Decimal("99.99"), decimal_places=2)
@@ -105,6 +111,52 @@ class PlanForm(forms.Form):
         min_value=0.01, max_value=720, label="Wait for its outcome, hours", help_text="Then it counts as missing."
     )
 
+    has_shadow = forms.BooleanField(
+        required=False,
+        label="Shadow first",
+        help_text="Copies of the live version's calls go to the candidate. Nobody gets its answers, and nothing that "
+        "it asks for is done.",
+    )
+    shadow_sessions = forms.IntegerField(
+        required=False, min_value=1, max_value=MOST_COPIES, label="Over after, sessions compared"
+    )
+    shadow_minutes = forms.FloatField(required=False, min_value=1, max_value=60 * 24 * 30, label="Or after, minutes")
+    shadow_calls = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MOST_COPIES,
+        label="Budget, calls",
+        help_text="When it is used up, the shadow is over.",
+    )
+    shadow_tokens = forms.IntegerField(
+        required=False, min_value=1, max_value=10**12, label="Budget, tokens", help_text="Leave blank for no limit."
+    )
+    shadow_dollars = forms.FloatField(
+        required=False, min_value=0.01, max_value=1e6, label="Budget, dollars", help_text="Leave blank for no limit."
+    )
+    shadow_then = forms.ChoiceField(
+        required=False,
+        choices=[(key, words[0].upper() + words[1:]) for key, words in THENS.items()],
+        label="After the shadow",
+    )
+    has_holdback = forms.BooleanField(
+        required=False,
+        label="Holdback after it goes live",
+        help_text="A share of the sessions stays with the version before, so that the comparison goes on. If harm is "
+        "found, that version is made live again.",
+    )
+    held_share = forms.DecimalField(
+        required=False,
+        min_value=Decimal("0.01"),
+        max_value=Decimal(MOST_HELD_BACK * 100) / WHOLE,
+        decimal_places=2,
+        label="Held back, % of sessions",
+    )
+    held_sessions = forms.IntegerField(
+        required=False, min_value=1, max_value=1_000_000, label="At least, sessions of both versions"
+    )
+    held_days = forms.FloatField(required=False, min_value=0, max_value=90, label="And at least, days")
+
     def __init__(self, proposed: Plan, project: Project, traffic: LiveTraffic, data: Any = None) -> None:
         super().__init__(data, initial=_entered(proposed))
         self.traffic = traffic
@@ -119,6 +171,10 @@ class PlanForm(forms.Form):
                 self.fields[f"limit-{key}"] = forms.FloatField(required=False, min_value=1e-9, max_value=1e9)
 
     def clean(self) -> dict[str, Any]:
+        for switch, fields in REQUIRED_WITH.items():
+            for name in fields if self.cleaned_data.get(switch) else ():
+                if self.cleaned_data.get(name) in (None, "") and name not in self.errors:
+                    self.add_error(name, "This field is required.")
         for key in self._chosen():
             if self.cleaned_data.get(f"alpha-{key}") is None and f"alpha-{key}" not in self.errors:
                 self.add_error(f"alpha-{key}", "Enter its part of the 5%, or switch the signal off.")
@@ -135,6 +191,7 @@ class PlanForm(forms.Form):
             return None
         chosen = self._chosen()
         names = {f"{part}s.{key}": f"{part}-{key}" for part in ("alpha", "limit") for key in self.labels}
+        names |= {"holdback.share": "held_share"}
         with refusal_shown(self, quiet_s="quiet", wait_s="wait", alphas="alpha-failed", **names):
             return Plan(
                 stages=tuple(self.cleaned_data["stages"]),
@@ -144,8 +201,38 @@ class PlanForm(forms.Form):
                 limits={key: self.cleaned_data[f"limit-{key}"] for key in chosen if key in UNITS},
                 quiet_s=self.cleaned_data["quiet"] * 60,
                 wait_s=self.cleaned_data["wait"] * 3600,
+                shadow=self._shadow(),
+                holdback=self._holdback(),
             )
         return None
+
+    def _shadow(self) -> Shadow | None:
+        said = self.cleaned_data
+        return (
+            Shadow(
+                sessions=said["shadow_sessions"],
+                minutes=said["shadow_minutes"],
+                calls=said["shadow_calls"],
+                tokens=said["shadow_tokens"],
+                dollars=said["shadow_dollars"],
+                then=said["shadow_then"],
+            )
+            if said["has_shadow"]
+            else None
+        )
+
+    def _holdback(self) -> Holdback | None:
+        said = self.cleaned_data
+        share = int((said["held_share"] or 0) * 100 * WHOLE // 10_000)
+        return Holdback(share, said["held_sessions"], said["held_days"]) if said["has_holdback"] else None
+
+    @property
+    def parts(self) -> list[tuple[forms.BoundField, list[forms.BoundField]]]:
+        """The switch of each optional part, and its fields."""
+        return [
+            (self[switch], [self[name] for name in self.fields if name.startswith(f"{of}_")])
+            for switch, of in (("has_shadow", "shadow"), ("has_holdback", "held"))
+        ]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -176,7 +263,9 @@ class PlanForm(forms.Form):
     def has_signal_errors(self) -> bool:
         """Whether anything is wrong in the part that is folded at first."""
         shown = {"stages", "finish", "margin", "__all__"}
-        return self.is_bound and bool(set(self.errors) - shown)
+        return self.is_bound and any(
+            name not in shown and not name.startswith(("shadow_", "held_", "has_")) for name in self.errors
+        )
 
     def _chosen(self) -> list[str]:
         return [key for key in self.labels if key == "failed" or self.cleaned_data.get(f"on-{key}")]
@@ -199,6 +288,26 @@ class MoveForm(forms.Form):
     )
 
 
+REQUIRED_WITH: Final = {
+    "has_shadow": ("shadow_sessions", "shadow_minutes", "shadow_calls", "shadow_then"),
+    "has_holdback": ("held_share", "held_sessions", "held_days"),
+}
+"""Fields that an optional part needs."""
+
+
+class VerdictForm(forms.Form):
+    """A person's word on a pair of answers."""
+
+    verdict = forms.ChoiceField(
+        choices=[(key, str(label)[0].upper() + str(label)[1:]) for key, label in ShadowVerdict.Verdict.choices],
+        widget=forms.RadioSelect,
+        label="Which answer is better?",
+    )
+    note = forms.CharField(
+        required=False, widget=forms.Textarea(attrs={"rows": 2, "maxlength": 2000}), max_length=2000, label="Note"
+    )
+
+
 def _label(project: Project, key: str) -> str:
     return SIGNALS[key].label if key in SIGNALS else name_of(project, key.removeprefix(BUCKET))
 
@@ -215,6 +324,10 @@ def _entered(plan: Plan) -> dict[str, Any]:
         "quiet": round(plan.quiet_s / 60, 6),
         "wait": round(plan.wait_s / 3600, 6),
     }
+    shadow, held = plan.shadow or Shadow(), plan.holdback or Holdback()
+    entered |= {f"shadow_{name}": getattr(shadow, name) for name in Shadow.__dataclass_fields__}
+    entered |= {"has_shadow": plan.shadow is not None, "has_holdback": plan.holdback is not None}
+    entered |= {"held_share": held.share * 100 / WHOLE, "held_sessions": held.sessions, "held_days": held.days}
     for key in {**SIGNALS, **plan.alphas}:
         alpha = plan.alphas.get(key)
         entered[f"alpha-{key}"] = None if alpha is None else round(100 * alpha, 6)

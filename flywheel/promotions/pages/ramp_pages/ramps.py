@@ -15,7 +15,7 @@ from flywheel.edge.polling import loaded_anew, unchanged
 from flywheel.edge.refusals import refusal_shown
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.pages.ramp_context import fingerprint, open_ramps, ramp_context, ramps_of
-from flywheel.promotions.pages.ramp_forms import MoveForm
+from flywheel.promotions.pages.ramp_pages.ramp_forms import MoveForm
 from flywheel.promotions.ramps import ramp_moves
 
 MOVES: Final[dict[str, tuple[Callable[..., object], str]]] = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from flywheel.core.digests import canonical
 from flywheel.core.traces import Step
-from flywheel.trajectories.ingest.gateway import journal_contents, journal_traces
-from flywheel.trajectories.ingest.gateway.journal import CHUNK, END, FRAME, HEAD, REQUEST, RESPONSE
+from flywheel.trajectories.ingest.gateway.journals import journal_contents, journal_traces
+from flywheel.trajectories.ingest.gateway.journals.journal import CHUNK, END, FRAME, HEAD, REQUEST, RESPONSE
 from tests.trajectories.ingest.upstream import DONE, delta
 
 HEADER = {"id": "ab" * 16, "trace": "cd" * 16, "project": 1, "started": 1_790_000_000.0, "host": "model:8000"}

@@ -9,7 +9,16 @@ from typing import Any
 
 from flywheel.core.traces import Message
 from flywheel.trajectories.formats.values.hostile_json import as_dict, as_list
-from flywheel.trajectories.ingest.gateway.journal import ANSWER_MAX, CHUNK, END, HEAD, REQUEST, RESPONSE, Frame, frames
+from flywheel.trajectories.ingest.gateway.journals.journal import (
+    ANSWER_MAX,
+    CHUNK,
+    END,
+    HEAD,
+    REQUEST,
+    RESPONSE,
+    Frame,
+    frames,
+)
 
 NOT_PARAMETERS = frozenset({"model", "messages", "tools", "functions", "stream", "stream_options", "user", "metadata"})
 """Keys of a request that say something else than how to sample."""

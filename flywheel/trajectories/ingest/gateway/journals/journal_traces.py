@@ -8,9 +8,9 @@ from flywheel.core.traces import Step, Trace
 from flywheel.core.traces.call_prices import Price
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.values.hostile_json import as_dict
-from flywheel.trajectories.ingest.gateway import responses_answers
-from flywheel.trajectories.ingest.gateway.journal import Frame
-from flywheel.trajectories.ingest.gateway.journal_contents import (
+from flywheel.trajectories.ingest.gateway.journals import responses_answers
+from flywheel.trajectories.ingest.gateway.journals.journal import Frame
+from flywheel.trajectories.ingest.gateway.journals.journal_contents import (
     NOT_PARAMETERS,
     Answer,
     Reading,
@@ -25,6 +25,7 @@ from flywheel.trajectories.ingest.gateway.journal_contents import (
 
 OVERRIDES = "gateway.overrides"
 """Key of a trajectory's metadata and attributes: names of what callers say otherwise than the version."""
+SHADOW_OF = "gateway.shadow_of"
 SHOWN = 20_000
 """Characters that are kept of an answer which cannot be read."""
 
@@ -46,7 +47,7 @@ def trace_of(seen: Seen) -> Trace:
         environment=head.get("environment", ""),
         tools=message_shapes.tool_definitions(tools) if isinstance(tools, list) else [],
         outcome=outcome if outcome in ("success", "failed") else None,
-        metadata={**as_dict(request.get("metadata")), **_overrides(head), "gateway.upstream": host},
+        metadata={**as_dict(request.get("metadata")), **_overrides(head), **_shadow(head), "gateway.upstream": host},
         # Who says nothing of the episode has only the history to tell which one it is.
         thread=f"gateway {head.get('key')}" if is_alone else "",
         follows=f"{host} {follows}" if is_alone and (follows := text(head.get("follows"))) else "",
@@ -57,6 +58,11 @@ def trace_of(seen: Seen) -> Trace:
 def _overrides(head: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata that tells without the steps that a caller said something else than the version."""
     return {OVERRIDES: " ".join(overrides)} if (overrides := head.get("overrides")) else {}
+
+
+def _shadow(head: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata of a copy: the trace of the call that it is a copy of."""
+    return {SHADOW_OF: shadow["of"]} if (shadow := as_dict(head.get("shadow"))) else {}
 
 
 def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:

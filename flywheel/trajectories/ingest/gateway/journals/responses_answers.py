@@ -8,8 +8,8 @@ from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import Turn
 from flywheel.trajectories.formats.openai import openai_responses
 from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, plain
-from flywheel.trajectories.ingest.gateway.journal import Frame
-from flywheel.trajectories.ingest.gateway.journal_contents import (
+from flywheel.trajectories.ingest.gateway.journals.journal import Frame
+from flywheel.trajectories.ingest.gateway.journals.journal_contents import (
     NOT_PARAMETERS,
     Answer,
     Reading,

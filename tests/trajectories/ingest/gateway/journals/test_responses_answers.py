@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.core.traces import Step
-from flywheel.trajectories.ingest.gateway import journal_contents, journal_traces
-from flywheel.trajectories.ingest.gateway.journal import CHUNK, END, FRAME, HEAD, REQUEST, RESPONSE
+from flywheel.trajectories.ingest.gateway.journals import journal_contents, journal_traces
+from flywheel.trajectories.ingest.gateway.journals.journal import CHUNK, END, FRAME, HEAD, REQUEST, RESPONSE
 from tests.trajectories.ingest.gateway.calls import response, told_in_events
 
 HEADER = {

@@ -1,0 +1,1 @@
+"""Pages of ramps, and the forms that approve and move them."""
