@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,14 +16,15 @@ from django.apps import apps
 from django.db import connection
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
 from ninja.operation import Operation
 
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, ModelPrice, NoticeEvent, Permission, Role, Scope, User
 from flywheel.accounts.notices import notify
-from flywheel.agents.models import Artifact, HubVersion, RewardModel, SplitUnit
-from flywheel.core.evidence.ramp.ramp_plan import Plan
+from flywheel.agents.models import Artifact, HubVersion, RewardModel, ShadowCopy, SplitUnit
+from flywheel.core.evidence.ramp.ramp_plan import Plan, Shadow
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Generation, Proving, RewardRecipe, Trial, WorldTrial
 from flywheel.environments.playground.episode_moves import start as start_play
@@ -31,6 +33,7 @@ from flywheel.evals.models import EvalRun, Rescore, Result, RewardAudit
 from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate, Ramp
+from flywheel.promotions.ramps.ramp_moves import advance as advance_ramp
 from flywheel.promotions.ramps.ramp_moves import begin as begin_ramp
 from flywheel.promotions.ramps.ramp_moves import start as start_ramp
 from flywheel.server.api import api
@@ -45,7 +48,7 @@ from flywheel.training.models import (
 )
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.import_export import uploads
-from flywheel.trajectories.models import Batch, Import, Quarantined
+from flywheel.trajectories.models import Batch, Import, Quarantined, Source
 from flywheel.trajectories.operations import bulk_actions
 from flywheel.trajectories.search import saved_views
 from tests.conftest import Build, Cast
@@ -98,8 +101,10 @@ PAGES = {
         promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
         promotions:suites_beside promotions:ramps promotions:ramp promotions:ramp_live
         promotions:turns promotions:turn promotions:draft
+        promotions:shadow promotions:shadow_pair
     """,
     Permission.REVIEW: """
+        promotions:say_verdict
         evals:judge_output evals:undo_judgement evals:finish_reward_audit
         trajectories:say trajectories:edit_comment trajectories:delete_comment trajectories:people
         failures:label failures:undo failures:correction failures:add_to_queue
@@ -197,8 +202,10 @@ CALLS = {
         list_candidates get_candidate list_never_events list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
         propose_ramp_plan get_ramp list_agent_ramps list_turns get_turn get_draft
+        get_shadow list_shadow_calls
     """,
     Scope.REVIEW: """
+        say_shadow_verdict
         judge_audited_output undo_audit_judgement finish_reward_audit
         save_view delete_view tag_trajectories queue_trajectories cancel_bulk_action resume_bulk_action read_mentions
         comment edit_comment delete_comment
@@ -430,17 +437,43 @@ def rollout(run: EvalRun) -> Result:
     return Result.objects.create(run=collected, task=task, sample=0, seed=0, score=1.0, success=True)
 
 
+def shadow_copy(build: Build, ramp: Ramp) -> ShadowCopy:
+    """A call at which the two versions differ."""
+    live = build.trajectory(session_id="met 1", agent=ramp.agent)
+    own = build.trajectory(source=Source.SHADOW, agent=ramp.agent)
+    answer = {"invalid": False, "unsafe": False, "error": False, "tokens": 5, "ms": 20.0}
+    return ShadowCopy.objects.create(
+        split=ramp.split,
+        kind=SplitUnit.Kind.SESSION,
+        name="met 1",
+        trace_id=live.trace_id,
+        span_id=live.steps.first().span_id,
+        copy_trace_id=own.trace_id,
+        state=ShadowCopy.State.COMPARED,
+        differs=True,
+        at=timezone.now() - timedelta(hours=1),
+        found={
+            "same_tools": False,
+            "same_arguments": None,
+            "live": {**answer, "tools": ["search"]},
+            "candidate": {**answer, "tools": ["send_email"], "unsafe": True},
+        },
+    )
+
+
 def ramp_of(build: Build, cast: Cast, candidate: Candidate) -> Ramp:
     """One that runs, with a session in each arm and one that both versions answered. The candidate waits as before."""
     ramp = begin_ramp(
         candidate=candidate,
-        plan=Plan(quiet_s=60),
+        plan=Plan(quiet_s=60, shadow=Shadow()),
         actor=Actor(cast.approver),
         reason="by steps",
         generation=candidate.agent.generation,
         override=True,
     )
     start_ramp(ramp=ramp)
+    advance_ramp(ramp=ramp, actor=None, reason="enough was seen", generation=ramp.generation)
+    shadow_copy(build, ramp)
     Candidate.objects.filter(pk=candidate.pk).update(state=Candidate.State.WAITING)
     for number, (is_candidate, part) in enumerate(((True, 1.0), (False, 0.0)), 1):
         row = build.trajectory(session_id=f"met {number}", agent=candidate.agent)
@@ -680,7 +713,9 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("promotions", "ramp"): ramp.pk,
         ("promotions", "turn"): 1,
         ("agents", "turn"): 1,
+        ("promotions", "copy"): ramp.split.copies.get().pk,
         ("promotions", "move"): "hold",
+        ("ramps", "call"): ramp.split.copies.get().pk,
         ("ramps", "pk"): ramp.pk,
         ("settings", "pk"): api_key.pk,
         ("prices", "price"): price.pk,

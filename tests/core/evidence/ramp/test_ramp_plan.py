@@ -1,7 +1,18 @@
+from dataclasses import replace
+
 import pytest
 
 from flywheel.core.errors import FieldError
-from flywheel.core.evidence.ramp.ramp_plan import ALPHA, BUCKETS_ALPHA, SIGNALS, Plan, Stage, with_buckets
+from flywheel.core.evidence.ramp.ramp_plan import (
+    ALPHA,
+    BUCKETS_ALPHA,
+    SIGNALS,
+    Holdback,
+    Plan,
+    Shadow,
+    Stage,
+    with_buckets,
+)
 
 
 def test_the_default_plan_spends_at_most_five_percent_with_buckets_too() -> None:
@@ -19,6 +30,9 @@ def test_a_signal_that_needs_a_limit_is_judged_only_with_one() -> None:
 def test_a_plan_is_the_same_from_its_json() -> None:
     plan = Plan(stages=(Stage(100, 20, 0.5), Stage(5000)), finish="person", limits={"dear": 0.1})
     assert Plan.from_json(plan.to_json()) == plan
+    more = replace(plan, shadow=Shadow(dollars=2.5, then="person"), holdback=Holdback(300))
+    assert with_buckets(Plan.from_json(more.to_json()), []) == more
+    assert (len(plan.steps), more.steps[-1].share) == (2, 9700)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +50,12 @@ def test_a_plan_is_the_same_from_its_json() -> None:
         ({"stages": [{"share": 500, "sessions": 0}]}, "stages", "at least 1 session"),
         ({"stages": [{"share": 500, "minutes": float("nan")}]}, "stages", "number from 0"),
         ({"finish": "never"}, "finish", "proof, person"),
+        ({"shadow": {"calls": 0}}, "shadow.calls", "from 1 to 100,000"),
+        ({"shadow": {"then": "all"}}, "shadow.then", "stages, person"),
+        ({"shadow": {"copies": 1}}, "shadow", "nothing else"),
+        ({"holdback": {"share": 1001}}, "holdback.share", "from 1 to 1,000"),
+        ({"holdback": {"days": float("nan")}}, "holdback.days", "number from 0"),
+        ({"stages": [{"share": 9500}], "holdback": {"share": 500}}, "holdback.share", "95%"),
         ({"margin": 0}, "margin", "0.001 to 0.5"),
         ({"alphas": {"failed": 0.06}}, "alphas.failed", "to 0.05"),
         ({"alphas": {"failed": 0.04, "unsafe": 0.02}}, "alphas", "0.0600 together"),

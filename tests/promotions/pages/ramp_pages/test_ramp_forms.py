@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
-from flywheel.core.evidence.ramp.ramp_plan import Plan, with_buckets
+from flywheel.core.evidence.ramp.ramp_plan import Holdback, Plan, Shadow, with_buckets
 from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.pages.ramp_pages.ramp_forms import PlanForm
 from flywheel.promotions.ramps.ramp_proposals import LiveTraffic
@@ -47,6 +47,34 @@ def test_what_is_entered_is_the_plan(cast: Cast) -> None:
     assert [stage.share for stage in plan.stages] == [50, 2500, 9999]
     assert plan.alphas == {"failed": 0.02, "unsafe": 0.01}
     assert (plan.margin, plan.quiet_s, plan.wait_s, plan.finish) == (0.025, 120, 86_400, "proof")
+
+
+def test_shadow_and_holdback_are_part_of_the_plan_where_they_are_switched_on(cast: Cast) -> None:
+    entered: dict[str, Any] = {
+        "has_shadow": "on",
+        "shadow_sessions": "50",
+        "shadow_minutes": "90",
+        "shadow_calls": "400",
+        "shadow_dollars": "2.5",
+        "shadow_then": "person",
+        "has_holdback": "on",
+        "held_share": "2.5",
+        "held_sessions": "300",
+        "held_days": "3",
+    }
+    plan = form_of(cast, entered).plan()
+    assert plan is not None
+    assert plan.shadow == Shadow(50, 90, 400, None, 2.5, "person")
+    assert plan.holdback == Holdback(250, 300, 3)
+    off = form_of(cast, {**entered, "has_shadow": [], "has_holdback": []}).plan()
+    assert off is not None
+    assert (off.shadow, off.holdback) == (None, None)
+    wrong = form_of(cast, {**entered, "shadow_calls": "", "held_share": "11"})
+    assert wrong.plan() is None
+    assert set(wrong.errors) == {"shadow_calls", "held_share"}
+    crossed = form_of(cast, {**entered, "share": ["5", "25", "99"]})
+    assert crossed.plan() is None
+    assert "97.5%" in crossed.errors["held_share"][0]
 
 
 def test_the_proposed_plan_comes_back_as_it_was_shown(cast: Cast) -> None:

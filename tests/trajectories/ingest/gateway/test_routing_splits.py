@@ -425,3 +425,16 @@ def test_calls_that_override_what_the_version_brings_are_told(
     row = Trajectory.objects.get()
     assert row.metadata.get("gateway.overrides") == (" ".join(names) if names else None)
     assert ("gateway.overrides" in row.attributes) == bool(names)
+
+
+def test_with_a_holdback_the_candidate_is_live_until_harm_is_found(
+    client: Client, gate: Headers, upstream: Upstream, split: Split
+) -> None:
+    before, after = of_each_arm(client, gate, upstream)
+    Agent.objects.update(live=split.candidate)
+    Split.objects.update(is_holdback=True, share=9500)
+    assert (arm(client, gate, upstream, before), arm(client, gate, upstream, after)) == ("live", "candidate")
+    Split.objects.update(lease_until=split.created_at)
+    assert arm(client, gate, upstream, before) == "candidate, no split", "without a judge all have the live version"
+    Split.objects.update(share=0)
+    assert {arm(client, gate, upstream, name) for name in (before, after, "new")} == {"live, no split"}

@@ -1,0 +1,75 @@
+"""A holdback: the version is live, some sessions stay with the one before, and the ramp's test goes on."""
+
+import pytest
+
+from flywheel.accounts.actors import Actor
+from flywheel.agents.models import Agent, Split
+from flywheel.agents.splits import open_splits
+from flywheel.core.evidence.ramp.ramp_plan import Holdback, Plan, Stage
+from flywheel.edge.refusals import Refused
+from flywheel.promotions.models import Candidate, Ramp, Watch
+from flywheel.promotions.ramps import claim_watching, ramp_judging, ramp_moves
+from flywheel.promotions.ramps.ramp_words import standing_words
+from tests.conftest import Cast
+
+pytestmark = pytest.mark.django_db
+HELD = Plan(stages=(Stage(5000, 1, 0),), quiet_s=60, finish="person", holdback=Holdback(500, 1, 0))
+
+
+@pytest.fixture
+def held(candidate: Candidate, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> Ramp:
+    """A ramp whose candidate went live for all but 5% of the sessions."""
+    monkeypatch.setattr(open_splits, "LEASE_S", 600.0)
+    monkeypatch.setattr(ramp_moves, "LEASE_S", 600.0)
+    actor = Actor(cast.approver)
+    ramp = ramp_moves.begin(
+        candidate=candidate, plan=HELD, actor=actor, reason="by steps", generation=candidate.agent.generation
+    )
+    ramp_moves.start(ramp=ramp)
+    ramp_moves.finish(ramp=ramp, actor=actor, reason="it is fine", generation=ramp.generation)
+    return Ramp.objects.select_related("split__agent").get(pk=ramp.pk)
+
+
+def test_the_split_goes_on_beside_the_new_live_version_until_it_is_finished(held: Ramp, cast: Cast) -> None:
+    agent, split = held.split.agent, held.split
+    assert (held.state, held.stage, held.place, split.share) == ("running", 1, "holdback", 9500)
+    assert (agent.live, split.live, split.is_holdback) == (held.candidate.version, held.candidate.baseline, True)
+    assert standing_words(held) == "live, 5% held back"
+    found = open_splits.find(agent)
+    assert found is not None
+    assert (found.row, found.row.candidate) == (split, agent.live)
+    claim_watching.look()
+    assert not Watch.objects.exists(), "the ramp's own test is causal"
+    with pytest.raises(Refused, match="is live already"):
+        ramp_moves.stop(ramp=held, actor=Actor(cast.approver), reason="no", generation=held.generation)
+    promotion = ramp_moves.finish(ramp=held, actor=Actor(cast.approver), reason="over", generation=held.generation)
+    agent.refresh_from_db()
+    assert (held.state, promotion.after, agent.live) == ("finished", held.candidate.version, held.candidate.version)
+    assert open_splits.find(agent) is None
+    claim_watching.look()
+    assert Watch.objects.get().promotion == promotion
+
+
+def test_harm_sends_everybody_to_the_version_before_and_makes_it_live_again(held: Ramp) -> None:
+    agent = held.split.agent
+    ramp_moves.end_share(held, {"words": "more failures", "signals": ["failed"]})
+    assert open_splits.find(agent) is None
+    back = open_splits.taken_back(agent)
+    assert back is not None
+    assert back.live == held.candidate.baseline
+    ramp_judging.look()
+    held.refresh_from_db()
+    agent = Agent.objects.get(pk=agent.pk)
+    assert (held.state, agent.live) == ("taken_back", held.candidate.baseline)
+    assert open_splits.taken_back(agent) is None
+    assert Split.objects.get().closed_at is not None
+    assert Candidate.objects.get(pk=held.candidate_id).state == Candidate.State.TAKEN_BACK
+    assert agent.promotions.order_by("-generation").values_list("kind", flat=True)[0] == "rollback"
+
+
+def test_a_person_takes_it_back_if_nothing_changed_meanwhile(held: Ramp, cast: Cast) -> None:
+    with pytest.raises(Refused):
+        ramp_moves.take_back(ramp=held, actor=Actor(cast.approver), reason="late", generation=held.generation - 1)
+    assert Split.objects.get().share == 9500
+    ramp_moves.take_back(ramp=held, actor=Actor(cast.approver), reason="complaints", generation=held.generation)
+    assert (held.state, Agent.objects.get(pk=held.agent_id).live) == ("taken_back", held.candidate.baseline)
