@@ -49,7 +49,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'shadow copies',
-                'indexes': [models.Index(fields=['split', 'state', '-id'], name='shadow_copy_listed'), models.Index(condition=models.Q(('differs', True)), fields=['split', '-id'], name='shadow_copy_differs')],
+                'indexes': [models.Index(fields=['split', 'state', '-id'], name='shadow_copy_listed'), models.Index(fields=['split', 'name'], name='shadow_copy_named'), models.Index(fields=['trace_id'], name='shadow_copy_trace'), models.Index(condition=models.Q(('differs', True)), fields=['split', '-id'], name='shadow_copy_differs')],
             },
         ),
     ]

@@ -68,6 +68,8 @@ class ShadowCopy(models.Model):
         verbose_name_plural = "shadow copies"
         indexes = [
             models.Index(fields=["split", "state", "-id"], name="shadow_copy_listed"),
+            models.Index(fields=["split", "name"], name="shadow_copy_named"),
+            models.Index(fields=["trace_id"], name="shadow_copy_trace"),
             models.Index(fields=["split", "-id"], name="shadow_copy_differs", condition=models.Q(differs=True)),
         ]
 

@@ -87,13 +87,26 @@ AND (unit.trace_id = ANY(%(traces)s) OR (unit.split_id = ANY(%(splits)s) AND uni
 """
 
 
+_FORGET_COPIES = """
+UPDATE agents_shadowcopy AS copy
+SET trace_id = CASE WHEN copy.trace_id = ANY(%(traces)s) THEN '' ELSE copy.trace_id END,
+    name = CASE WHEN copy.kind = 'session' AND NOT copy.name = ANY(%(sessions)s) THEN copy.name
+        ELSE 'deleted ' || md5(split.salt || copy.name) END
+FROM agents_split AS split
+WHERE split.id = copy.split_id AND split.id = ANY(%(splits)s)
+AND (copy.trace_id = ANY(%(traces)s) OR (copy.kind = 'session' AND copy.name = ANY(%(sessions)s)))
+"""
+"""The copies of one session stay those of one."""
+
+
 def forget(project_id: int, *, trace_ids: Sequence[str], sessions: Sequence[str]) -> None:
-    """Take the names of deleted traces, and of sessions of which nothing is left, out of the units that met an arm.
-    How they went stays, since it was judged; one that is heard of again is another unit."""
+    """Take the names of deleted traces, and of sessions of which nothing is left, out of the units that met an arm
+    and the copies of calls. How they went stays, since it was judged; one that is heard of again is another unit."""
     splits = list(Split.objects.filter(agent__project=project_id).values_list("pk", flat=True))
     if splits:
         values = {"project": project_id, "splits": splits, "traces": list(trace_ids), "sessions": list(sessions)}
         bound(_FORGET, values)
+        bound(_FORGET_COPIES, values)
 
 
 met_units = MetUnits()

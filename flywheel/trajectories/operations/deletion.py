@@ -18,11 +18,22 @@ from django.db.models.functions import Cast
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Project
-from flywheel.agents.models import Agent
+from flywheel.agents.models import Agent, ShadowCopy
 from flywheel.agents.splits import met_units
 from flywheel.system.sql import bound
 from flywheel.trajectories.formats.semantics import otlp_traces
-from flywheel.trajectories.models import Batch, Blob, Body, Event, Feedback, ModelCall, Quarantined, Step, Trajectory
+from flywheel.trajectories.models import (
+    Batch,
+    Blob,
+    Body,
+    Event,
+    Feedback,
+    ModelCall,
+    Quarantined,
+    Source,
+    Step,
+    Trajectory,
+)
 from flywheel.trajectories.search import known_values
 from flywheel.trajectories.store.aggregates.agent_resolution import IS_SEEN
 from flywheel.trajectories.store.arrivals.incoming_steps import Reader
@@ -163,6 +174,12 @@ def erase(project: Project, rows: Sequence[Trajectory], *, is_judged: bool = Tru
     """Delete locked trajectories with their steps, values, raw requests, events and feedback, in a transaction. Not
     `is_judged`: no judge ever saw them."""
     keys, names = [row.pk for row in rows], _trace_ids(rows)
+    copies = ShadowCopy.objects.filter(split__agent__project=project, trace_id__in=names)
+    answers = Trajectory.objects.filter(
+        project=project, source=Source.SHADOW, trace_id__in=list(copies.values_list("copy_trace_id", flat=True))
+    )
+    if found := list(answers.exclude(pk__in=keys).select_for_update(no_key=True)):  # they hold the same conversation
+        erase(project, found, is_judged=False)
     digests = _digests(keys)
     _bodies(rows).delete()
     Quarantined.objects.filter(project=project, trace_id__in=names).delete()

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.agents.models import Agent
+from flywheel.agents.models import Agent, ShadowCopy
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Cluster, Clustering, Member, Proposal
 from flywheel.training.models import Dataset
@@ -259,6 +259,11 @@ def test_sessions_that_met_an_arm_lose_their_names_once_nothing_is_left_of_them(
         unit(kind="beginning", name="digest", trace_id=rows[0].trace_id, is_candidate=True, share=1),
         unit(kind="session", name="another", trace_id=OTHER, is_candidate=True, share=1),
     )
+    own = build.trajectory(source=Source.SHADOW, agent=live.agent, session_id="half")
+    copies = [
+        ShadowCopy.objects.create(split=split, kind="session", name=name, trace_id=row.trace_id, copy_trace_id=its)
+        for name, row, its in (("half", rows[1], own.trace_id), ("half", rows[2], "a"), ("whole", rows[0], "b"))
+    ]
     gone = [rows[0], rows[1], rows[3]]
     delete_all(project=cast.project, keys=[row.pk for row in gone], actor=Actor(cast.admin))
     told = {row.pk: (row.name, row.trace_id) for row in split.units.all()}
@@ -269,6 +274,8 @@ def test_sessions_that_met_an_arm_lose_their_names_once_nothing_is_left_of_them(
         beginning.pk: (f"deleted {beginning.pk}", ""),
         other.pk: ("another", OTHER),
     }
+    assert [ShadowCopy.objects.get(pk=copy.pk).name[:8] for copy in copies[1:]] == ["half", "deleted "]
+    assert not Trajectory.objects.filter(pk=own.pk).exists(), "the answer to a copy goes with the call"
     assert split.units.get(pk=whole.pk).parts == {"failed": 1.0}, "how it went was judged"
 
 
@@ -293,7 +300,7 @@ def test_every_model_that_names_a_trajectory_is_known_to_deletion() -> None:
     assert named == {
         *("Step", "ModelCall", "Event", "Feedback", "Body", "Quarantined", "Words", "Comment"),
         *("Proposal", "Failure", "QueueItem", "Result"),
-        *("Sketch", "Member", "TrainingAttempt", "SplitUnit"),
+        *("Sketch", "Member", "TrainingAttempt", "SplitUnit", "ShadowCopy"),
     }
 
 
