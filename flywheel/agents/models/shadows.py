@@ -22,7 +22,8 @@ class Shadow(models.Model):
     copies = models.PositiveIntegerField(default=0)
     """That were sent."""
     skipped = models.PositiveIntegerField(default=0)
-    """Calls of which no copy was made since the process or the gateway had too much to do."""
+    """Calls of which no copy was made: the process or the gateway had too much to do, or the server would have carried
+    something out."""
     tokens_used = models.PositiveBigIntegerField(default=0)
     dollars_used = models.FloatField(default=0.0)
 

@@ -70,7 +70,7 @@ class ShadowNumbersOut(Schema):
     lost: int
     """Copies of which an answer was never stored, for example since a process ended."""
     skipped: int
-    """Calls that were not copied because of load."""
+    """Calls that were not copied: because of load, or since the server itself would have carried something out."""
     differ: int
     """Calls at which the two differ."""
     copies: int

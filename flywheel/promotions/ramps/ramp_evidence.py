@@ -150,7 +150,7 @@ def evidence(ramp: Ramp) -> Evidence:
         for reason in SplitUnit.Mixed:
             if count := row[f"mixed_{reason}"]:
                 mixed[reason.label] = mixed.get(reason.label, 0) + count
-        if row["share"] == ramp.share_now:
+        if row["share"] == plan.steps[max(ramp.stage, 0)].share:
             in_stage += row["final"]
     wealth = wealth_now(ramp.split, plan)
     found = doubts(

@@ -24,6 +24,7 @@ from django.db.models import F, Q
 
 from flywheel.agents.models import Shadow, ShadowCopy
 from flywheel.agents.splits.assignment import Unit
+from flywheel.trajectories.formats.values.hostile_json import as_list
 from flywheel.trajectories.ingest.gateway import routing, server_calls, upstream_connection, version_defaults
 from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.ingest.gateway.journals.journal_contents import json_object
@@ -34,6 +35,12 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 4
 """Copies under way in one process."""
+HEADERS = ("Accept", "User-Agent", "OpenAI-Beta")
+"""Of the caller, which a copy has too. Not those that name the call: a server would take the two for one."""
+OURS_TO_DO = ("function", "custom")
+"""Types of tools that the caller carries out, and not the server as it answers."""
+HELD_THERE = ("conversation", "previous_response_id", "background")
+"""Keys by which a call goes on from what a server holds, or leaves something there."""
 _IN_BUDGET = (
     Q(is_on=True, copies__lt=F("calls"))
     & (Q(tokens=None) | Q(tokens_used__lt=F("tokens")))
@@ -84,9 +91,12 @@ def _answer(call: Call) -> None:
     """Have a copy answered, within the budget."""
     try:
         head = _head(call)
-        if not call.shadow.split.is_held or not _begin(call, head):
-            return
-        _ask(call, head)
+        asked = json_object(call.body)
+        if not changes_nothing(asked):
+            with _lock:
+                _skipped[call.shadow.split.row.pk] += 1
+        elif call.shadow.split.is_held and _begin(call, head):
+            _ask(call, head, asked)
     except Exception:
         log.exception("a copy of a call was not answered")
     finally:
@@ -111,13 +121,23 @@ def _begin(call: Call, head: dict[str, Any]) -> bool:
     return True
 
 
-def _ask(call: Call, head: dict[str, Any]) -> None:
-    route, asked = call.shadow.candidate, json_object(call.body)
+def changes_nothing(asked: dict[str, Any]) -> bool:
+    """Whether a copy of the request only makes a model answer: no tool that its server would carry out, and nothing
+    that adds to a conversation which it holds."""
+    tools = asked.get("tools") or []
+    return not any(asked.get(name) for name in HELD_THERE) and all(
+        isinstance(tool, dict) and tool.get("type", "function") in OURS_TO_DO for tool in as_list(tools)
+    )
+
+
+def _ask(call: Call, head: dict[str, Any], asked: dict[str, Any]) -> None:
+    route = call.shadow.candidate
     sent = server_calls.body_for(head["api"], route, asked, call.body)
     head["overrides"] = version_defaults.overridden(route.defaults, asked)
     journal = Journal.begin(head, sent)
     try:
-        reply, _ = server_calls.ask(head["api"], route, call.headers, sent, journal)
+        headers = {name: call.headers[name] for name in HEADERS if name in call.headers}
+        reply, _ = server_calls.ask(head["api"], route, headers, sent, journal)
         for _ in Relay(reply, journal, recorder.put):
             pass
     except upstream_connection.Unreachable as error:

@@ -123,3 +123,29 @@ def test_an_answer_that_fails_is_stored_and_one_whose_process_died_is_lost(
     assert Trajectory.objects.count() == 2
     assert left.path is not None
     assert not left.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_copied"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "find"}}, {"type": "custom", "name": "run"}]}, True),
+        ({"tools": [{"type": "mcp", "server_url": "https://x"}]}, False),
+        ({"tools": ["web"]}, False),
+        ({"conversation": "c"}, False),
+        ({"previous_response_id": "r"}, False),
+        ({"previous_response_id": None, "tools": None}, True),
+    ],
+    ids=["our tools", "a server's tool", "no tool", "a conversation", "a response", "nothing"],
+)
+def test_what_a_server_would_carry_out_is_not_copied(asked: dict[str, Any], is_copied: bool) -> None:
+    assert shadow_copies.changes_nothing(asked) is is_copied
+
+
+def test_a_copy_does_not_name_the_call(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, waiting: list[Any]
+) -> None:
+    call(client, gate, **{"idempotency-key": "once", "user-agent": "agent/1"})
+    work(waiting)
+    first, own = ({name.lower(): value for name, value in seen.headers.items()} for seen in upstream.seen)
+    assert (first["idempotency-key"], first["user-agent"], own["user-agent"]) == ("once", "agent/1", "agent/1")
+    assert "idempotency-key" not in own
