@@ -452,7 +452,7 @@ def shadow_copy(build: Build, ramp: Ramp) -> ShadowCopy:
         state=ShadowCopy.State.COMPARED,
         differs=True,
         at=timezone.now() - timedelta(hours=1),
-        found={
+        pair={
             "same_tools": False,
             "same_arguments": None,
             "live": {**answer, "tools": ["search"]},

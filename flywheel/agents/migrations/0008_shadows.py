@@ -44,7 +44,7 @@ class Migration(migrations.Migration):
                 ('at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('state', models.CharField(choices=[('sent', 'on its way'), ('compared', 'compared'), ('lost', 'lost')], default='sent', max_length=16)),
                 ('differs', models.BooleanField(default=False)),
-                ('found', models.JSONField(blank=True, default=dict)),
+                ('pair', models.JSONField(blank=True, default=dict)),
                 ('split', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='copies', to='agents.split')),
             ],
             options={

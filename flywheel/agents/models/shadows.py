@@ -62,7 +62,7 @@ class ShadowCopy(models.Model):
     state = models.CharField(max_length=16, choices=State, default=State.SENT)
     differs = models.BooleanField(default=False)
     """Whether the two ask for different things, or only one of the two is in order."""
-    found = models.JSONField(default=dict, blank=True)
+    pair = models.JSONField(default=dict, blank=True)
     """As `promotions.ramps.shadow_pairs.Pair`, once both answers are there."""
 
     class Meta:

@@ -216,4 +216,6 @@ def _newest_evals(agents: Sequence[Agent]) -> dict[int, Any]:
 
 def _split(agent: Agent) -> Split | None:
     """The split of its sessions between two versions, with its ramp, while there is one."""
-    return agent.splits.filter(closed_at=None).select_related("candidate", "ramp").first()
+    return (
+        agent.splits.filter(closed_at=None).select_related("candidate__agent", "live__agent", "ramp", "shadow").first()
+    )

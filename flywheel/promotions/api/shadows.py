@@ -127,20 +127,20 @@ class ShadowCallOut(Schema):
 
     @staticmethod
     def resolve_same_tools(row: ShadowCopy) -> bool:
-        return bool(row.found["same_tools"])
+        return bool(row.pair["same_tools"])
 
     @staticmethod
     def resolve_same_arguments(row: ShadowCopy) -> bool | None:
-        found: bool | None = row.found["same_arguments"]
+        found: bool | None = row.pair["same_arguments"]
         return found
 
     @staticmethod
     def resolve_live(row: ShadowCopy) -> Any:
-        return row.found["live"]
+        return row.pair["live"]
 
     @staticmethod
     def resolve_candidate(row: ShadowCopy) -> Any:
-        return row.found["candidate"]
+        return row.pair["candidate"]
 
     @staticmethod
     def resolve_verdict(row: ShadowCopy) -> Any:
@@ -149,7 +149,7 @@ class ShadowCallOut(Schema):
 
 @router.get("/ramps/{pk}/shadow", response=ShadowNumbersOut, auth=Key(Scope.READ))
 def get_shadow(request: HttpRequest, pk: int) -> dict[str, Any]:
-    """How the candidate answers copies of the live version's calls. 404 where the plan has no shadow."""
+    """Return how the candidate answers copies of the live version's calls. 404 where the plan has no shadow."""
     found = shadow_comparing.numbers(_ramp(keyed(request), pk))
     return {
         **{name: getattr(found, name) for name in _OF_NUMBERS},

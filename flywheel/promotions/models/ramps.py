@@ -100,7 +100,7 @@ class Ramp(models.Model):
 
     @property
     def share_now(self) -> int:
-        """Of `WHOLE` sessions, those that the candidate is to answer where it is."""
+        """The sessions of `WHOLE` that the candidate is to answer where it is."""
         is_begun = self.is_open and self.state != self.State.WAITING and self.stage > self.SHADOWED
         return self.rules.steps[self.stage].share if is_begun else 0
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import NoticeEvent
 from flywheel.accounts.notices import notify
-from flywheel.agents.models import Agent, Shadow, Split
+from flywheel.agents.models import Agent, Shadow, Split, Version
 from flywheel.agents.splits.open_splits import LEASE_S
 from flywheel.core.evidence.ramp.ramp_plan import BUCKET, WHOLE, Plan
 from flywheel.core.text.number_words import percent
@@ -68,18 +68,7 @@ def begin(
         if agent.ramps.filter(state__in=Ramp.OPEN).exists():
             raise Refused(f"{agent} has a ramp under way; finish, stop or take it back first")
         live_version.check_server(row.version, agent, server)
-        assert agent.live_id is not None
-        split = Split.objects.create(
-            agent=agent,
-            live_id=agent.live_id,
-            candidate=row.version,
-            salt=secrets.token_hex(32),
-            served={str(agent.live_id): agent.served, str(row.version_id): server[0]},
-            lease_until=timezone.now(),
-        )
-        if plan.shadow:
-            budget = {name: getattr(plan.shadow, name) for name in ("calls", "tokens", "dollars")}
-            Shadow.objects.create(split=split, **budget)
+        split = _open_split(agent, row.version, plan, server[0])
         ramp = Ramp.objects.create(
             agent=agent,
             candidate=row,
@@ -111,6 +100,23 @@ def begin(
             after=again,
         )
     return ramp
+
+
+def _open_split(agent: Agent, version: Version, plan: Plan, served: str) -> Split:
+    """A split that gives the version nothing yet, with the budget of the plan's shadow."""
+    assert agent.live_id is not None
+    split = Split.objects.create(
+        agent=agent,
+        live_id=agent.live_id,
+        candidate=version,
+        salt=secrets.token_hex(32),
+        served={str(agent.live_id): agent.served, str(version.pk): served},
+        lease_until=timezone.now(),
+    )
+    if plan.shadow:
+        budget = {name: getattr(plan.shadow, name) for name in ("calls", "tokens", "dollars")}
+        Shadow.objects.create(split=split, **budget)
+    return split
 
 
 def start(*, ramp: Ramp) -> Ramp:

@@ -106,14 +106,14 @@ class ShadowNumbers:
 
 _SESSIONS = """
 SELECT max(id) AS newest,
-       avg((found->'live'->>'unsafe')::bool::int), avg((found->'candidate'->>'unsafe')::bool::int),
-       avg((found->'live'->>'invalid')::bool::int), avg((found->'candidate'->>'invalid')::bool::int),
-       avg((found->'live'->>'error')::bool::int), avg((found->'candidate'->>'error')::bool::int),
-       avg((found->>'same_tools')::bool::int), avg((found->>'same_arguments')::bool::int),
-       sum((found->'live'->>'tokens')::float8) FILTER (WHERE found->'candidate'->>'tokens' IS NOT NULL),
-       sum((found->'candidate'->>'tokens')::float8) FILTER (WHERE found->'live'->>'tokens' IS NOT NULL),
-       avg((found->'live'->>'ms')::float8) FILTER (WHERE found->'candidate'->>'ms' IS NOT NULL),
-       avg((found->'candidate'->>'ms')::float8) FILTER (WHERE found->'live'->>'ms' IS NOT NULL)
+       avg((pair->'live'->>'unsafe')::bool::int), avg((pair->'candidate'->>'unsafe')::bool::int),
+       avg((pair->'live'->>'invalid')::bool::int), avg((pair->'candidate'->>'invalid')::bool::int),
+       avg((pair->'live'->>'error')::bool::int), avg((pair->'candidate'->>'error')::bool::int),
+       avg((pair->>'same_tools')::bool::int), avg((pair->>'same_arguments')::bool::int),
+       sum((pair->'live'->>'tokens')::float8) FILTER (WHERE pair->'candidate'->>'tokens' IS NOT NULL),
+       sum((pair->'candidate'->>'tokens')::float8) FILTER (WHERE pair->'live'->>'tokens' IS NOT NULL),
+       avg((pair->'live'->>'ms')::float8) FILTER (WHERE pair->'candidate'->>'ms' IS NOT NULL),
+       avg((pair->'candidate'->>'ms')::float8) FILTER (WHERE pair->'live'->>'ms' IS NOT NULL)
 FROM agents_shadowcopy WHERE split_id = %s AND state = 'compared'
 GROUP BY kind, name HAVING max(at) < %s ORDER BY newest DESC
 """
@@ -132,18 +132,18 @@ def compare(ramp: Ramp) -> int:
         detector_settings.settings([ramp.agent.project_id]).get(ramp.agent.project_id, {})
     )
     for copy in sent:
-        pair = steps.get(copy.pk)
-        if pair is not None and len(done) < COPIES:
-            live, candidate = pair
+        both = steps.get(copy.pk)
+        if both is not None and len(done) < COPIES:
+            live, candidate = both
             found = pair_of(step_of(live), step_of(candidate), (_tools(live), _tools(candidate)), without)
-            copy.state, copy.differs, copy.found = State.COMPARED, found.differs, found.to_json()
+            copy.state, copy.differs, copy.pair = State.COMPARED, found.differs, found.to_json()
             used += found.candidate.tokens or 0
             cost += candidate.cost_usd or 0.0
             done.append(copy)
-        elif pair is None and now - copy.at > LOST_AFTER:
+        elif both is None and now - copy.at > LOST_AFTER:
             copy.state = State.LOST
             done.append(copy)
-    ShadowCopy.objects.bulk_update(done, ["state", "differs", "found"], batch_size=500)
+    ShadowCopy.objects.bulk_update(done, ["state", "differs", "pair"], batch_size=500)
     if used or cost:
         Shadow.objects.filter(split=ramp.split_id).update(
             tokens_used=F("tokens_used") + used, dollars_used=F("dollars_used") + cost
@@ -212,7 +212,7 @@ def say_verdict(*, copy: ShadowCopy, actor: Actor, project: Project, verdict: st
 
 
 def verdicts_of(split: Split) -> dict[str, int]:
-    """How many pairs people have called what, by their newest word."""
+    """Count the pairs by people's newest word on each."""
     newest = ShadowVerdict.objects.filter(copy__split=split).order_by("copy", "-pk").distinct("copy")
     return dict(Counter(newest.values_list("verdict", flat=True)))
 

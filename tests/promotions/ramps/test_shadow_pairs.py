@@ -26,7 +26,7 @@ def answer(*calls: tuple[str, Any], text: str = "", **fields: Any) -> Step:
         Message("user", "Go on"),
     ]
     said = [Message("assistant", text, made)] if made or text else []
-    times = {"started_at": AT, "ended_at": AT + timedelta(seconds=1)}
+    times: dict[str, Any] = {"started_at": AT, "ended_at": AT + timedelta(seconds=1)}
     return Step("s", "assistant", input=asked, output=said, tokens_out=5, **times, **fields)
 
 

@@ -72,8 +72,8 @@ def _show(request: PageRequest, row: Ramp, pk: int, form: VerdictForm, status: i
         "asked": asked[-ASKED:],
         "more": max(0, len(asked) - ASKED),
         "answers": [
-            ("base", row.candidate.baseline, _answer(live, copy.found.get("live"))),
-            ("cand", row.candidate.version, _answer(candidate, copy.found.get("candidate"))),
+            ("base", row.candidate.baseline, _answer(live, copy.pair.get("live"))),
+            ("cand", row.candidate.version, _answer(candidate, copy.pair.get("candidate"))),
         ],
         "verdicts": list(copy.verdicts.select_related("by")),
     }
