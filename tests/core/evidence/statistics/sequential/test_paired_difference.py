@@ -25,7 +25,7 @@ def test_the_interval_holds_the_mean_at_every_look() -> None:
     draw = np.random.default_rng(7)
     missed = 0
     for _ in range(60):
-        differences = draw.choice([-1.0, 0.0, 0.5, 1.0], p=[0.1, 0.5, 0.2, 0.2], size=120)
+        differences = draw.choice([-1.0, 0.0, 0.5, 1.0], p=[0.1, 0.5, 0.2, 0.2], size=120).tolist()
         looks = [paired_interval(differences[:n]) for n in (5, 30, 120)]
         missed += any(not look.low <= 0.2 <= look.high for look in looks)
     assert missed <= 3
