@@ -447,7 +447,7 @@ def shadow_copy(build: Build, ramp: Ramp) -> ShadowCopy:
         kind=SplitUnit.Kind.SESSION,
         name="met 1",
         trace_id=live.trace_id,
-        span_id=live.steps.all()[0].span_id,
+        span_id=live.steps.filter(kind="assistant")[0].span_id,
         copy_trace_id=own.trace_id,
         state=ShadowCopy.State.COMPARED,
         differs=True,
