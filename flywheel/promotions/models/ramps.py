@@ -98,12 +98,6 @@ class Ramp(models.Model):
         """Whether the candidate is live, and the ramp goes on with the sessions that are held back."""
         return self.is_open and self.promotion_id is not None
 
-    @property
-    def share_now(self) -> int:
-        """The sessions of `WHOLE` that the candidate is to answer where it is."""
-        is_begun = self.is_open and self.state != self.State.WAITING and self.stage > self.SHADOWED
-        return self.rules.steps[self.stage].share if is_begun else 0
-
 
 class RampChange(models.Model):
     """One change of a ramp, append-only: a trigger refuses every update and delete."""

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.agents.models import Shadow, ShadowCopy
+from flywheel.agents.models import Shadow, ShadowCopy, Split
 from flywheel.core.evidence.ramp.ramp_plan import Plan, Stage
 from flywheel.core.evidence.ramp.ramp_plan import Shadow as ShadowPlan
 from flywheel.core.traces import Message, Step, ToolCall, Trace
@@ -101,7 +101,7 @@ def test_more_invalid_calls_hold_it_and_a_person_lets_it_go_on(candidate: Candid
     ramp = look(ramp)
     assert (ramp.state, Shadow.objects.get().is_on) == ("shadow", True)
     ramp_moves.advance(ramp=ramp, actor=Actor(cast.approver), reason="enough", generation=ramp.generation)
-    assert (ramp.state, ramp.stage, ramp.share_now) == ("running", 0, 2500)
+    assert (ramp.state, ramp.stage, Split.objects.get().share) == ("running", 0, 2500)
 
 
 def test_a_person_decides_where_the_plan_says_so_or_nothing_was_compared(candidate: Candidate, cast: Cast) -> None:
