@@ -2,8 +2,8 @@
 
 Some conversations are labelled and practised on, the live version has its baseline, and a few wait with the detectors'
 proposals. The agent and its scripted model answer as long as this process runs, so that evals and fixes can be tried,
-and the first story's customers come again whenever another version goes live (`demo_customers`). With a folder of
-WorkBench's runs these are loaded after it (`workbench_demo`).
+and the first story's customers come again whenever another version goes live (`releases.demo_customers`). With a
+folder of WorkBench's runs these are loaded after it (`workbench_demo`).
 """
 
 import argparse
@@ -37,7 +37,8 @@ def main() -> None:
 
     django.setup()
     from flywheel.accounts.models import Project
-    from workers.programs import agent_playback, demo_customers, story_playback, workbench_demo
+    from workers.programs import agent_playback, story_playback, workbench_demo
+    from workers.programs.releases import demo_customers
 
     started = time.monotonic()
 

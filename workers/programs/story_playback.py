@@ -58,6 +58,8 @@ RESERVED = sorted(w.id for w in story.WORDINGS.values() if w.group == "reserved"
 THROUGH = "the story's oracle"
 AUDITED_SAMPLES = 6
 """Attempts at each train task for the audit: it needs different answers that passed, and one task has few of them."""
+UNREAD = Q(detected_at=None) | Q(detected_at__lt=F("changed_at"))
+"""Trajectories that the detectors have still to read."""
 GUARDED = 30
 """Tasks of a regression suite of the story."""
 
@@ -82,7 +84,7 @@ def approver(project: Project) -> Actor:
     return Actor(person(project, "demo-approver", Role.APPROVER), THROUGH)
 
 
-def agent_with_first_version(project: Project) -> Agent:
+def agent_with_first_version(project: Project, temperature: float = traffic.SAMPLING.temperature) -> Agent:
     """The agent `workplace-assistant`, its first version made of the shipped policy and live."""
     agent, _ = Agent.objects.get_or_create(
         project=project, name=story.AGENT, defaults={"description": "Turns requests at work into tool calls."}
@@ -96,7 +98,7 @@ def agent_with_first_version(project: Project) -> Agent:
             weights=artifacts.store(Path(settings.REFERENCE_POLICY), "model"),
             system_prompt=story.SYSTEM_PROMPT,
             tools=story.TOOLS,
-            sampling=traffic.SAMPLING.to_json(),
+            sampling={**traffic.SAMPLING.to_json(), "temperature": temperature},
             form=story.AGENT_CONFIG.form,
             note="the policy that ships with Flywheel",
         )
@@ -182,10 +184,9 @@ def _answers(endpoint: str) -> bool:
 
 def wait_for_detectors(project: Project) -> None:
     """Until every trajectory of production has been read by the detectors."""
-    unread = Q(detected_at=None) | Q(detected_at__lt=F("changed_at"))
 
     def read() -> bool:
-        return not Trajectory.objects.filter(unread, project=project).exclude(source__in=Source.ATTEMPTS).exists()
+        return not Trajectory.objects.filter(UNREAD, project=project).exclude(source__in=Source.ATTEMPTS).exists()
 
     wait_until(read, 120, "the detectors read every trajectory")
 

@@ -2,8 +2,9 @@
 story (`agent_turn`).
 
 ingest → detect → label (by the story's oracle, recorded as such) → tasks → baseline eval → train → held-out comparison
-→ gate → promote. A real supervisor runs web, worker and PostgreSQL; this process is only their client. Progress goes to
-stderr; the last line of stdout is one JSON object.
+→ gate → approve by steps → a ramp over the gateway → live → a worse version, taken back → the world changes, and a
+bucket comes back (`releases.turn_ending`). A real supervisor runs web, worker and PostgreSQL; this process is only
+their client. Progress goes to stderr; the last line of stdout is one JSON object.
 """
 
 import argparse
@@ -63,8 +64,8 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
     algorithm by which the version that SFT has made goes on to learn."""
     _set_up_django()
     from flywheel.accounts.models import Project
-    from flywheel.promotions.live_version import promote
     from workers.programs import story_playback
+    from workers.programs.releases import turn_ending
 
     say = _narrator(started)
     project = Project.objects.get(slug="default")
@@ -80,13 +81,11 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
         say(f"{suite} guards {agent}: {suite.words}")
     assert agent.live is not None
     candidate = _train(agent.live, task_set, "sft", {"steps": STEPS}, say)
-    if _is_confirmed(candidate, say):
-        promote(
-            candidate=candidate,
-            actor=story_playback.approver(project),
-            reason="the gate calls it eligible, sealed tasks confirm it, and its suites passed (headless turn)",
-            generation=agent.generation,
-        )
+    is_confirmed, ending = _is_confirmed(candidate, say), {}
+    if is_confirmed and then:
+        _promote(candidate)
+    elif is_confirmed:
+        ending = turn_ending.go_on(candidate, endpoint, CUSTOMERS.stop, say)
     agent.refresh_from_db()
     say(f"{agent.live} is live")
     result = {
@@ -96,6 +95,7 @@ def turn_wheel(endpoint: str, started: float, *, then: str | None = None) -> dic
         **_compared(candidate),
         "live_before": live_before,
         "live_after": str(agent.live),
+        **({} if then else {"ramp": None, "taken_back": None, "reopened": None} | ending),
     }
     if then:
         began = time.monotonic()
@@ -193,6 +193,19 @@ def _is_confirmed(candidate: "Candidate", say: Callable[[str], None]) -> bool:
     if final:
         say(f"sealed tasks: {final.words}")
     return is_passed and (final is None or final.is_passed)
+
+
+def _promote(candidate: "Candidate") -> None:
+    """At once, for a version that is only a step to the next."""
+    from flywheel.promotions.live_version import promote
+    from workers.programs import story_playback
+
+    promote(
+        candidate=candidate,
+        actor=story_playback.approver(candidate.project),
+        reason="the gate calls it eligible, sealed tasks confirm it, and its suites passed (headless turn)",
+        generation=candidate.agent.generation,
+    )
 
 
 def _passes(candidate: "Candidate", say: Callable[[str], None]) -> bool:

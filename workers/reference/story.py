@@ -17,7 +17,7 @@ Everything is a pure function of its arguments and the same on every version of 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -72,6 +72,12 @@ TOOLS: list[dict[str, Any]] = [
 
 AGENT_CONFIG = AgentConfig(SYSTEM_PROMPT, tuple(TOOLS), "json")
 """As the story's versions ask the policy."""
+
+RENAMED = {"person": "employee"}
+"""Arguments by what the company's systems call them once the world has changed."""
+
+ROUND = 1_000
+"""Added to the seed when its names are used up."""
 
 RETIRED_TOOL = "reminders.set"
 """A tool that the agent no longer has. What the policy was built with still calls it now and then."""
@@ -160,6 +166,14 @@ def sessions(
     return [request for index in range(first, first + n) for request in _customer(index, seed, mix, world)]
 
 
+def newcomer(number: int, seed: int) -> list[Request]:
+    """The requests of customer `number` of a row that goes on for ever under plain names: when all are used up it
+    begins again, in another order (`ROUND`). Unlike the customers of one seed, those of two rounds share names."""
+    size = min(len(_names("production", kind)) for kind in get_args(Kind)) // 2
+    round_, index = divmod(number, size)
+    return sessions(1, seed + ROUND * round_, first=index)
+
+
 def _customer(index: int, seed: int, mix: Mapping[Group, float], world: World) -> list[Request]:
     """Two people, two topics, and two to four requests about them."""
     session_id = f"{'p' if world == 'pretraining' else 'c'}{seed}-{index:04d}"
@@ -180,6 +194,28 @@ def _customer(index: int, seed: int, mix: Mapping[Group, float], world: World) -
         target = {"tool": wording.tool, "arguments": _arguments(wording.tool, slots)}
         requests.append(Request(key, session_id, prompt, wording.id, target, {"people": people}))
     return requests
+
+
+def tools_renamed() -> list[dict[str, Any]]:
+    """The tools once the world has changed: arguments have other names, and mean what they meant."""
+    changed = []
+    for tool in TOOLS:
+        parameters = tool["parameters"]
+        named = _renamed(parameters["properties"])
+        changed.append({**tool, "parameters": {**parameters, "properties": named, "required": list(named)}})
+    return changed
+
+
+def renamed(requests: Sequence[Request]) -> list[Request]:
+    """The same requests, which then want the same under other names."""
+    return [
+        replace(request, target={**request.target, "arguments": _renamed(request.target["arguments"])})
+        for request in requests
+    ]
+
+
+def _renamed(by_name: Mapping[str, T]) -> dict[str, T]:
+    return {RENAMED.get(name, name): value for name, value in by_name.items()}
 
 
 def _arguments(tool: str, slots: Mapping[str, str]) -> dict[str, str]:

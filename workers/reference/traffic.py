@@ -52,9 +52,12 @@ class _Ids(IdGenerator):
 def answer(engine: Engine, requests: Sequence[story.Request]) -> list[Rollout]:
     """Return the policy's answers, sampled as in production, seeded by the request."""
     env = build("tool_call", story.environment_config(), VERIFIER, agent=story.AGENT_CONFIG)
-    seeds = [int.from_bytes(hashlib.sha256(request.id.encode()).digest()[:6]) for request in requests]
-    attempts = [(request.to_task(), 0, seed) for request, seed in zip(requests, seeds, strict=True)]
-    return play(engine, env, attempts, SAMPLING)
+    return play(engine, env, [(request.to_task(), 0, seed_of(request)) for request in requests], SAMPLING)
+
+
+def seed_of(request: story.Request) -> int:
+    """By which the answer to it is drawn."""
+    return int.from_bytes(hashlib.sha256(request.id.encode()).digest()[:6])
 
 
 def send(

@@ -54,6 +54,7 @@ SLACK: Final = 2.0
 BEFORE = timedelta(days=14)
 """Traffic of the version before from which a claim is made where there was no ramp."""
 QUIET = timedelta(seconds=120)
+"""How long a session must be silent to count as over; after a ramp it is as the ramp's plan says."""
 WINDOW = timedelta(hours=1)
 """A session that is not over and read so long after it began is not watched."""
 SESSIONS: Final = 1000
@@ -193,7 +194,7 @@ def _read(watch: Watch) -> list[tuple[str, list[Read], dict[str, float | None]]]
         "version": watch.promotion.after_id,
         "source": Source.PRODUCTION,
         "since": watch.read_to,
-        "quiet": now - QUIET,
+        "quiet": now - _quiet_of(watch.promotion),
         "watch": watch.pk,
         "most": SESSIONS,
     }
@@ -210,6 +211,10 @@ def _read(watch: Watch) -> list[tuple[str, list[Read], dict[str, float | None]]]
     calls, found = calls_of(watch.agent.name, read), buckets_of(watch.agent.project_id, read)
     signals = list(watch.claims)
     return [(name, rows[name], parts_of(signals, {}, rows[name], calls, found)) for name in names]
+
+
+def _quiet_of(promotion: Promotion) -> timedelta:
+    return timedelta(seconds=promotion.ramp.rules.quiet_s) if hasattr(promotion, "ramp") else QUIET
 
 
 def _take_in(watch: Watch, found: Sequence[tuple[str, list[Read], dict[str, float | None]]]) -> list[str]:

@@ -16,8 +16,8 @@ from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.models import DetectorSetting, Proposal, Recurrence
 from flywheel.promotions.live_version import promote, roll_back
-from flywheel.promotions.models import Candidate, Policy, Promotion, Watch
-from flywheel.promotions.ramps import claim_watching
+from flywheel.promotions.models import Candidate, Policy, Promotion, Ramp, Watch
+from flywheel.promotions.ramps import claim_watching, ramp_moves
 from tests.conftest import Build, Cast
 
 KEY = "wrong_tool"
@@ -97,6 +97,16 @@ def test_sessions_are_read_once_when_they_are_over_and_read(answered: Answered, 
         assert watch().sessions == 3
     expected = ClaimWatch(0.02).follow([0.0] * 3)[1]
     assert watch().sums[f"bucket:{KEY}"] == list(expected.sums)
+
+
+def test_after_a_ramp_a_session_is_over_when_its_plan_says_so(ramp: Ramp, cast: Cast, build: Build) -> None:
+    actor = Actor(cast.approver)
+    promotion = ramp_moves.finish(ramp=ramp, actor=actor, reason="x", generation=ramp.generation)
+    at = timezone.now() - timedelta(seconds=(ramp.rules.quiet_s + claim_watching.QUIET.total_seconds()) / 2)
+    row = {"version": promotion.after, "agent": ramp.agent, "changed_at": at, "detected_at": at}
+    build.trajectory(session_id="s", started_at=timezone.now() + timedelta(seconds=1), **row)
+    claim_watching.look()
+    assert watch().sessions == 1
 
 
 def test_a_bucket_that_comes_back_is_opened_again_with_what_showed_it(answered: Answered, cast: Cast) -> None:

@@ -42,6 +42,13 @@ def test_later_customers_continue_the_same_row() -> None:
     assert story.sessions(4, seed=3) + story.sessions(6, seed=3, first=4) == story.sessions(10, seed=3)
 
 
+def test_newcomers_have_plain_names_for_ever() -> None:
+    assert story.newcomer(7, seed=3) == story.sessions(1, seed=3, first=7)
+    rows = [story.newcomer(number, seed=3) for number in range(700)]
+    assert len({requests[0].session_id for requests in rows}) == 700
+    assert not any("-" in name for requests in rows for name in names_of(requests))
+
+
 def test_no_two_customers_share_a_name() -> None:
     owners: dict[str, set[str]] = {}
     for request in story.sessions(3000, seed=5):

@@ -1,27 +1,23 @@
 """The demo's customers come again after each move of what is live, each of them once."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import ApiKey
 from flywheel.agents.models import Agent
 from flywheel.promotions.live_version import make_first
 from tests.conftest import Build, Cast
-from workers.jobs import eval_runs
-from workers.programs import demo_customers, story_playback
+from workers.programs import story_playback
 from workers.programs.demo import THIS_WEEK
-from workers.reference import traffic
+from workers.programs.releases import demo_customers
+from workers.reference import story, traffic
+from workers.reference.gateway_customers import Application
 
 pytestmark = pytest.mark.django_db
-
-
-class Shut:
-    is_closed = False
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 @pytest.fixture
@@ -31,25 +27,32 @@ def agent(build: Build, cast: Cast) -> Agent:
     return Agent.objects.select_related("live").get(pk=agent.pk)
 
 
-def test_new_customers_are_answered_by_the_live_version_until_another_goes_live(
-    agent: Agent, build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine, came = Shut(), []
+def test_new_customers_call_what_is_live_until_another_goes_live(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    came: list[str] = []
 
-    def answered(project: Any, version: Any, opened: Any, endpoint: str, customers: range, **_: Any) -> int:
-        assert (version, opened, endpoint) == (agent.live, engine, "http://here")
-        came.append(customers)
-        if len(came) == 2:
+    def served(self: Application, requests: Sequence[story.Request]) -> None:
+        key = ApiKey.find(self._headers["Authorization"].removeprefix("Bearer "))
+        assert key is not None
+        assert key.scopes == ["gateway", "ingest"]
+        came.append(requests[0].session_id)
+        if len(came) == 3:
             Agent.objects.filter(pk=agent.pk).update(generation=agent.generation + 1)
-        return 3
 
-    monkeypatch.setattr(eval_runs, "open_version", lambda _: engine)
-    monkeypatch.setattr(story_playback, "answer_customers", answered)
-    monkeypatch.setattr(demo_customers, "PAUSE_S", 0.0)
-    demo_customers.answer(agent.project, agent, "http://here")
-    first = THIS_WEEK.stop
-    assert came == [range(first, first + 2), range(first + 2, first + 4)]
-    assert engine.is_closed
+    def one_by_one(customers: Application, sessions: Any, *, is_over: Callable[[], bool], **_: Any) -> None:
+        for requests in sessions:
+            if is_over():
+                return
+            customers.serve(requests)
+
+    monkeypatch.setattr(Application, "serve", served)
+    monkeypatch.setattr(demo_customers, "come", one_by_one)
+    demo_customers.answer(agent, "http://here", 2)
+    assert came == ["c20-0240", "c20-0241"]
+    demo_customers.answer(agent, "http://here", 5)
+    assert len(came) == 3
+    demo_customers.answer(Agent.objects.get(pk=agent.pk), "http://here")  # without a ramp nobody comes for one
+    assert len(came) == 3
+    assert not ApiKey.objects.filter(revoked_at=None).exists()
 
 
 def test_who_came_already_does_not_come_again(agent: Agent, build: Build) -> None:
@@ -74,12 +77,12 @@ def test_a_story_that_is_told_again_sends_no_customer_twice(
     monkeypatch.setattr(traffic, "answer", lambda _, requests: [None for _ in requests])
     monkeypatch.setattr(traffic, "send", send)
     assert agent.live is not None
-    shut: Any = Shut()
+    no_engine: Any = None
     now, told = timezone.now(), []
     for customers in (range(2), range(4), range(4)):  # ended in its middle, told again, and once more
         told.append(
             story_playback.answer_customers(
-                agent.project, agent.live, shut, "http://here", customers, begin=now, end=now
+                agent.project, agent.live, no_engine, "http://here", customers, begin=now, end=now
             )
         )
     assert sent == [f"c20-{number:04}" for number in range(4)]
