@@ -7,7 +7,7 @@ from flywheel.evals.api import attempt_server
 from flywheel.promotions.pages.wheel import overview
 from flywheel.server import health
 from flywheel.server.api import api
-from flywheel.server.pages import demo_scenes, finder, guides
+from flywheel.server.pages import demo_harm, demo_scenes, finder, guides
 from flywheel.trajectories.ingest import otlp_http
 from flywheel.trajectories.ingest.gateway import openai_endpoints
 from flywheel.trajectories.pages import retention_views
@@ -18,10 +18,11 @@ retention_urls: list[URLPattern | URLResolver] = [
     path("retention/preview/", retention_views.retention_preview, name="retention_preview"),
 ]
 
-# /p/<project>/: the overview, the demo's guided tour, and what the palette finds
+# /p/<project>/: the overview, the demo's guided tour and its switch, and what the palette finds
 overview_urls: list[URLPattern | URLResolver] = [
     path("", overview.index, name="index"),
     path("scene/", demo_scenes.scene, name="scene"),
+    path("harm/", demo_harm.switch, name="harm"),
     path("find/", finder.find, name="find"),
 ]
 

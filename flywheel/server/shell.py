@@ -15,8 +15,10 @@ from django.utils.safestring import SafeString
 from flywheel.accounts import demo_accounts
 from flywheel.accounts.models import Permission, Project
 from flywheel.accounts.project_settings import members
+from flywheel.server.pages.demo_harm import has_switch
 from flywheel.server.pages.demo_scenes import scene_of
 from flywheel.server.pages.guides import help_for
+from flywheel.system import demo_switch
 from flywheel.system.sql import planned
 from flywheel.trajectories.annotations.project_buckets import every
 from flywheel.trajectories.models import Source
@@ -61,11 +63,12 @@ def context(request: HttpRequest) -> dict[str, Any]:
 
 
 def _demo(request: HttpRequest, project: Project) -> dict[str, Any]:
-    """The accounts that a visitor of the demo may go on as, and the scene of its story."""
+    """The accounts that a visitor of the demo may go on as, the scene of its story, and the switch of its ramp."""
     offered = demo_accounts.others(request)
     is_dismissed = demo_accounts.is_dismissed(request)
     scene = scene_of(project) if offered and not is_dismissed else None
-    return {"demo_accounts": offered, "demo_is_dismissed": is_dismissed, "scene": scene}
+    harm = {"is_on": demo_switch.is_on()} if has_switch(project) else None
+    return {"demo_accounts": offered, "demo_is_dismissed": is_dismissed, "scene": scene, "demo_harm": harm}
 
 
 @lru_cache(maxsize=256)

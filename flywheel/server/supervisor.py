@@ -3,8 +3,8 @@ asked for, vLLM under one foreground process.
 
 It prepares the database, starts the processes, restarts one that dies (with a growing pause) and PostgreSQL when that
 dies, says when everything is ready, and on Ctrl-C or SIGTERM stops everything that it started. `--demo` also loads the
-stories, by commands of their own (`python -m workers.programs.demo`, then `.agent_demo`), because the web's package
-knows nothing of the workers'.
+stories, by commands of their own (`python -m workers.programs.demo`, then `.agent_demo` and `.releases.release_demo`),
+because the web's package knows nothing of the workers'.
 
 Killed with -9 it leaves PostgreSQL running, which the next start adopts; its other children notice that their parent is
 gone and end (`PR_SET_PDEATHSIG`).
@@ -176,7 +176,9 @@ def _run(demo: bool, workbench: str) -> None:
             if demo:  # nobody waits for the second story, whose agent answers as long as we run
                 more = ["--workbench", workbench] if workbench else []
                 running.append(Child("help desk", [sys.executable, "-m", "workers.programs.agent_demo", *more]))
-                running[-1].start()
+                running.append(Child("releases", [sys.executable, "-m", "workers.programs.releases.release_demo"]))
+                for child in running[-2:]:
+                    child.start()
             while True:
                 time.sleep(0.5)
                 if database is not None:

@@ -153,7 +153,7 @@ PAGES = {
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix
     """,
     Permission.APPROVE: """
-        promotions:plan promotions:move_ramp
+        promotions:plan promotions:move_ramp overview:harm
         promotions:approve promotions:reject promotions:open_sealed promotions:roll_back promotions:first
         promotions:say_why
         promotions:harmless evals:override_reward_audit

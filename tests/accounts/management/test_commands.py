@@ -93,7 +93,7 @@ def test_prepare_makes_the_demos_logins_and_prints_them_at_every_start(home: Pat
     for username, password in logins.items():
         user = User.objects.get(username=username)
         assert user.check_password(password)
-        assert set(user.memberships.values_list("project__slug", flat=True)) == {"demo", "agent"}
+        assert set(user.memberships.values_list("project__slug", flat=True)) == {"demo", "agent", "releases"}
         assert username in user.memberships.values_list("role", flat=True)
     printed = run("prepare", "--logins")
     assert all(password in printed for password in logins.values())

@@ -1,7 +1,7 @@
 """`manage.py prepare`: everything that must be there before the first page. May run any number of times.
 
 The tables, the broker's tables, the project `default` and its admin, whose password is printed once, when it is made.
-With `--demo` also the demo's two projects and their logins; their passwords are made at first start and kept in
+With `--demo` also the demo's projects and their logins; their passwords are made at first start and kept in
 `FLYWHEEL_HOME/demo_logins.json`, which only its owner reads, so that they can be printed at every start (`--logins`).
 """
 
@@ -24,11 +24,11 @@ from flywheel.accounts import demo_accounts
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.accounts.project_settings import members
-from flywheel.system import broker, env
+from flywheel.system import broker, demo_switch, env
 from flywheel.system.migration_history import UnfinishedHistory, adopt
 
 LOCK = 0x464C590001
-DEMOS = {"demo": "Demo", "agent": "Lamp shop (scripted model)"}
+DEMOS = {"demo": "Demo", "agent": "Lamp shop (scripted model)", demo_switch.PROJECT: "Releases by steps"}
 THROUGH = "manage.py prepare"
 
 
