@@ -2,7 +2,7 @@
 that is under way and that a visitor may harm.
 
 All three are played, one after the other, with customers who call through the gateway and the judge of every
-installation: half a minute each. The last goes on as long as this process runs, until the visitor or the judge ends it.
+installation. The last goes on as long as this process runs, until the visitor or the judge ends it.
 """
 
 import os
