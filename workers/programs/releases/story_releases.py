@@ -25,6 +25,7 @@ from flywheel.promotions.candidacy import propose
 from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.ramps import ramp_evidence, ramp_moves
 from flywheel.promotions.ramps.ramp_proposals import better_buckets
+from flywheel.promotions.turns import stations, turn_bounds
 from workers.programs import story_playback
 from workers.programs.story_playback import SEED, approver, oracle, wait_until
 from workers.reference import story
@@ -201,7 +202,7 @@ def recurs(agent: Agent, customers: Application, sessions: Sessions, most: int =
 
 
 def came_back(found: Recurrence) -> dict[str, Any]:
-    """What the watch saw, and the bucket's state now."""
+    """What the watch saw, the bucket's state now, and whether it stands in the draft of the agent's next turn."""
     life = bucket_lifecycle.of(found.project, found.bucket)
     *path, (_, bound) = found.path
     return {
@@ -215,6 +216,7 @@ def came_back(found: Recurrence) -> dict[str, Any]:
         "evidence": path[-1][1] if path else None,
         "bound": bound,
         "trajectories": len(found.trajectories),
+        "in_next_turn": stations.came_back(turn_bounds.present(found.version.agent)).filter(pk=found.pk).exists(),
     }
 
 
