@@ -103,7 +103,7 @@ def test_after_a_ramp_a_session_is_over_when_its_plan_says_so(ramp: Ramp, cast: 
     actor = Actor(cast.approver)
     promotion = ramp_moves.finish(ramp=ramp, actor=actor, reason="x", generation=ramp.generation)
     at = timezone.now() - timedelta(seconds=(ramp.rules.quiet_s + claim_watching.QUIET.total_seconds()) / 2)
-    row = {"version": promotion.after, "agent": ramp.agent, "changed_at": at, "detected_at": at}
+    row: dict[str, Any] = {"version": promotion.after, "agent": ramp.agent, "changed_at": at, "detected_at": at}
     build.trajectory(session_id="s", started_at=timezone.now() + timedelta(seconds=1), **row)
     claim_watching.look()
     assert watch().sessions == 1

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Notice, User
+from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.weights import served_weights
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
@@ -63,7 +64,7 @@ class Arms:
 @pytest.fixture
 def arms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arms]:
     monkeypatch.setattr(ramp_self_tests, "ProcessEngine", Weights)
-    monkeypatch.setattr(ramp_self_tests.artifacts, "places", lambda version: {"who": str(version)})
+    monkeypatch.setattr(artifacts, "places", lambda version: {"who": str(version)})
     monkeypatch.setattr(ramp_self_tests, "PATIENCE_S", 0.0)
     monkeypatch.setattr(served_weights, "size_of", lambda version: 100 if version.weights_id else 0)
     made = Arms()
