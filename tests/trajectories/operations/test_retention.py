@@ -113,7 +113,7 @@ def test_what_is_in_use_is_kept_and_counted_by_why(cast: Cast, build: Build) -> 
     )
     result = Result.objects.create(run=run, task=task, sample=0, seed=1, trajectory=rollout, score=1.0, success=True)
     found = doomed(keep(cast, production_days=30, rollout_days=30))
-    assert found.trajectories == {"production": 1, "rollout": 1, "training": 0}
+    assert found.trajectories == {"production": 1, "rollout": 1, "training": 0, "shadow": 0}
     assert (found.decided, found.tasked, found.measured) == (2, 1, 1)
     assert expire(cast.project) == {"trajectories": 2}
     assert set(Trajectory.objects.values_list("pk", flat=True)) == {labelled.pk, tasked.pk, both.pk, rollout.pk}
