@@ -23,7 +23,7 @@ from flywheel.agents.models import Version
 from flywheel.agents.weights import served_weights
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError, Sampling
 from flywheel.core.traces import Message
-from flywheel.environments.models import Split as Part
+from flywheel.environments import models as environments
 from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.models import Ramp, SelfTest
 from flywheel.promotions.ramps import self_tests
@@ -140,7 +140,8 @@ def _made(ramp: Ramp) -> list[Row]:
 def _questions(ramp: Ramp) -> list[tuple[Message, ...]]:
     """None of them is sealed, and both versions are asked with the same instructions, so that the weights alone make
     their answers differ."""
-    members = ramp.candidate.version_eval.task_set.members.exclude(split=Part.SEALED).select_related("task")
+    every = ramp.candidate.version_eval.task_set.members.select_related("task")
+    members = every.exclude(split=environments.Split.SEALED)
     prompts = [member.task.prompt[:PROMPT_MOST] for member in members.order_by("task__number")[:TASKS]]
     system = ramp.split.candidate.system_prompt[:PROMPT_MOST]
     opening = (Message("system", system),) if system else ()

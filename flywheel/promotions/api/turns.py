@@ -89,7 +89,7 @@ class BackOut(Schema):
     """Whether a person said that it is the same failure."""
 
 
-class DraftOut(Schema):
+class TurnDraftOut(Schema):
     turn: int
     since: Ref | None
     """The task set since which confirmed failures are taken; null in the first turn, which takes all."""
@@ -114,7 +114,7 @@ class StartedOut(Schema):
     """By reason the failures that cannot be a task."""
     left: int
     """Failures that this call did not come to. Call it again."""
-    draft: DraftOut
+    draft: TurnDraftOut
 
 
 class FrozenOut(Schema):
@@ -151,7 +151,7 @@ def get_turn(request: HttpRequest, name: str, turn: int, query: Query[TurnQuery]
     return answer | _facts(row)
 
 
-@router.get("/agents/{name}/next-turn", response=DraftOut, auth=Key(Scope.READ))
+@router.get("/agents/{name}/next-turn", response=TurnDraftOut, auth=Key(Scope.READ))
 def get_draft(request: HttpRequest, name: str, environment: str = "") -> dict[str, Any]:
     """Return the draft of the next task set, from the failures confirmed since the last one was frozen."""
     agent = _agent(request, name)
