@@ -23,7 +23,7 @@ from flywheel.agents.models import Version
 from flywheel.agents.weights import served_weights
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError, Sampling
 from flywheel.core.traces import Message
-from flywheel.environments import models as environments
+from flywheel.environments.models import Split
 from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.models import Ramp, SelfTest
 from flywheel.promotions.ramps import self_tests
@@ -60,7 +60,7 @@ Ask = Callable[[Sequence[dict[str, Any]], Sequence[dict[str, Any]], Version, Rou
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is to be said of one arm."""
+    """A verdict on one arm."""
 
     verdict: str
     words: str
@@ -141,7 +141,7 @@ def _questions(ramp: Ramp) -> list[tuple[Message, ...]]:
     """None of them is sealed, and both versions are asked with the same instructions, so that the weights alone make
     their answers differ."""
     every = ramp.candidate.version_eval.task_set.members.select_related("task")
-    members = every.exclude(split=environments.Split.SEALED)
+    members = every.exclude(split=Split.SEALED)
     prompts = [member.task.prompt[:PROMPT_MOST] for member in members.order_by("task__number")[:TASKS]]
     system = ramp.split.candidate.system_prompt[:PROMPT_MOST]
     opening = (Message("system", system),) if system else ()
@@ -149,7 +149,7 @@ def _questions(ramp: Ramp) -> list[tuple[Message, ...]]:
 
 
 def _own_answers(version: Version, messages: Sequence[tuple[Message, ...]]) -> list[ChatResponse]:
-    """What the version's own weights say. Raises EngineError."""
+    """The answers of the version's own weights. Raises EngineError."""
     try:
         with contextlib.closing(ProcessEngine(version.endpoint | artifacts.places(version))) as engine:
             return engine.chat(_requests(messages, tells_tokens=True))
@@ -172,7 +172,7 @@ def _tells_apart(row: Row) -> bool:
     return any(other != first for other in others)
 
 
-def _asked(probes: Sequence[Row]) -> list[ChatRequest]:
+def _requests_of(probes: Sequence[Row]) -> list[ChatRequest]:
     read = [tuple(Message.from_json(message) for message in row["messages"]) for row in probes]
     return _requests(read)
 
@@ -210,13 +210,13 @@ def _differences(
     for place, (row, mine, (text, is_same)) in enumerate(zip(probes, own, ask(probes, own, version, way), strict=True)):
         if not is_same:
             asked = row["messages"][-1]["content"][:EXCERPT]
-            yield {"place": place, "asked": asked, "own": mine["text"][:EXCERPT], "server": text[:EXCERPT]}
+            yield {"place": place, "question": asked, "own": mine["text"][:EXCERPT], "server": text[:EXCERPT]}
 
 
 def _by_ours(probes: Sequence[Row], own: Sequence[Row], version: Version, way: Route) -> list[tuple[str, bool]]:
     """The same program computes both, so that they are the same to the letter."""
     with contextlib.closing(OpenAIEngine(way.base_url, way.model, way.key(), patience_s=PATIENCE_S)) as engine:
-        answers = _patiently(lambda: engine.chat(_asked(probes)))
+        answers = _patiently(lambda: engine.chat(_requests_of(probes)))
     if problem := next((answer.error for answer in answers if answer.error), ""):
         raise EngineError(problem)
     found = [_as_json(answer) for answer in answers]
@@ -228,7 +228,7 @@ def _by_ours(probes: Sequence[Row], own: Sequence[Row], version: Version, way: R
 
 def _by_vllm(probes: Sequence[Row], own: Sequence[Row], version: Version, way: Route) -> list[tuple[str, bool]]:
     """vLLM rounds differently: another token may be chosen where the second best was as good."""
-    trails = _patiently(lambda: _vllm(version, way).trails([(way.model, asked) for asked in _asked(probes)]))
+    trails = _patiently(lambda: _vllm(version, way).trails([(way.model, asked) for asked in _requests_of(probes)]))
     return [(trail.text, _follows(trail, mine["tokens"])) for trail, mine in zip(trails, own, strict=True)]
 
 
@@ -243,7 +243,9 @@ def _kept_apart(version: Version, way: Route, probes: Sequence[Row]) -> Found:
     """Whether the vLLM server keeps the version apart from what is live. Raises EngineError and ServerError."""
     arms, others = loaded_adapters.load_arms(version)
     report = _patiently(
-        lambda: check_isolation(_vllm(version, way), arms, others, _asked(probes[:AT_ONCE]), loaded_adapters.SLOTS)
+        lambda: check_isolation(
+            _vllm(version, way), arms, others, _requests_of(probes[:AT_ONCE]), loaded_adapters.SLOTS
+        )
     )
     if report["passed"]:
         return Found(
@@ -252,7 +254,9 @@ def _kept_apart(version: Version, way: Route, probes: Sequence[Row]) -> Found:
     if not report["evidence"]:
         return Found(Verdict.FAILED, f"the server does not apply adapters: {', '.join(report['untouched'])}")
     many = f"the server mixes adapters up in {report['different']} of {report['answers']} answers of shared batches"
-    shown = [{"asked": row["asked"], "own": row["alone"], "server": row["among_others"]} for row in report["evidence"]]
+    shown = [
+        {"question": row["asked"], "own": row["alone"], "server": row["among_others"]} for row in report["evidence"]
+    ]
     return Found(Verdict.FAILED, many, tuple(shown))
 
 
@@ -276,7 +280,7 @@ def _vllm(version: Version, way: Route) -> VllmEngine:
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """What is asked, though the server is being started. Raises EngineError and NoRoute."""
+    """The result of asking, though the server is being started. Raises EngineError and NoRoute."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

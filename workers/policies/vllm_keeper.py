@@ -56,7 +56,7 @@ def keep() -> None:
 
     failures = 0
     while True:
-        row = _asked(chosen_base.chosen)
+        row = _answer(chosen_base.chosen)
         if row is None:
             time.sleep(LOOK_S)
             continue
@@ -122,17 +122,17 @@ def _read(file: IO[bytes]) -> bytes:
 def _is_current(row: "ChosenBase") -> bool:
     from flywheel.evals.serving import chosen_base
 
-    return _asked(lambda: chosen_base.is_current(row)) is not False
+    return _answer(lambda: chosen_base.is_current(row)) is not False
 
 
 def _say(row: "ChosenBase", state: str, **told: Any) -> None:
     from flywheel.evals.serving import chosen_base
 
-    _asked(lambda: chosen_base.report(row, state, **told))
+    _answer(lambda: chosen_base.report(row, state, **told))
 
 
-def _asked(ask: Callable[[], T]) -> T | None:
-    """What the database says; None while it is away, which ends no server."""
+def _answer(ask: Callable[[], T]) -> T | None:
+    """The database's answer; None while it is away, which ends no server."""
     from django.db import Error, connection
 
     try:

@@ -31,7 +31,7 @@ class BaseForm(forms.Form):
 @require_GET
 @requires(Permission.VIEW)
 def serving(request: PageRequest) -> HttpResponse:
-    """How the server is."""
+    """The page on how the server is."""
     return _page(request, BaseForm(request.project))
 
 

@@ -22,7 +22,7 @@ VLLM_BYTES: Final = 3 * 2**30
 
 
 def chosen() -> ChosenBase | None:
-    """What was chosen; None before anybody did."""
+    """The newest choice; None before anybody made one."""
     return ChosenBase.objects.select_related("version__agent__project", "version__weights", "chosen_by").first()
 
 

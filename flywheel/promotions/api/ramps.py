@@ -261,7 +261,7 @@ class RampChangeOut(Schema):
 
 
 class WrongAnswerOut(Schema):
-    asked: str
+    question: str
     own: str
     """What was expected: the answer of the version's own weights, or the one that the server gave alone."""
     server: str

@@ -141,7 +141,7 @@ class SelfTest(models.Model):
     verdict = models.CharField(max_length=16, choices=Verdict)
     arms = models.JSONField()
     """By arm, live first: `{"arm", "version", "verdict", "words", "evidence"}`, the last the wrong answers as
-    `{"asked", "own", "server"}`."""
+    `{"question", "own", "server"}`."""
 
     class Meta:
         ordering = ["-id"]
@@ -152,7 +152,7 @@ class SelfTest(models.Model):
 
     @property
     def words(self) -> str:
-        """What was found, beginning with what went wrong."""
+        """The findings in words, beginning with what went wrong."""
         order = {self.Verdict.FAILED: 0, self.Verdict.NOT_TESTED: 1}
         rows = sorted(self.arms, key=lambda row: order.get(row["verdict"], 2))
         return "; ".join(f"{row['version']}: {row['words']}" for row in rows)

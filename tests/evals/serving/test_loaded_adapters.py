@@ -23,6 +23,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Split, Version
+from flywheel.agents.splits import open_splits
 from flywheel.agents.weights import lora_adapters, served_weights
 from flywheel.agents.weights.served_weights import Address
 from flywheel.edge.jobs import State
@@ -106,6 +107,11 @@ def version(build: Build, tmp_path: Path, vllm: Vllm) -> Callable[..., Version]:
 
 
 Make = Callable[..., Version]
+
+
+def looked_up() -> Any:
+    """The agent as the gateway reads it."""
+    return Agent.objects.annotate(split=open_splits.OPEN).get()
 
 
 def test_a_name_says_the_version_and_its_content(version: Make) -> None:
@@ -249,14 +255,14 @@ def test_what_goes_live_is_loaded_first_and_the_gateway_goes_there(
     make_first(agent=one.agent, version=one, actor=Actor(cast.approver), reason="test")
     assert vllm.said == [("load", loaded_adapters.name_of(one))]
     (live,) = routing.served(cast.project)
-    found = routing._live(cast.project, 1, Agent.objects.get(), live.agent.name)
+    found = routing._live(cast.project, 1, looked_up(), live.agent.name)
     assert (found.base_url, found.model, found.api_key_env) == (f"{URL}/v1", loaded_adapters.name_of(one), "")
     monkeypatch.setenv("VLLM_API_KEY", "secret")
-    assert routing.keyed(routing._live(cast.project, 1, Agent.objects.get(), "assistant")).key() == "secret"
+    assert routing.keyed(routing._live(cast.project, 1, looked_up(), "assistant")).key() == "secret"
     monkeypatch.delenv("FLYWHEEL_VLLM_URL")
     assert routing.served(cast.project) == []
     with pytest.raises(routing.NoRoute, match=r"make serve VERSION=assistant@1"):
-        routing._live(cast.project, 1, Agent.objects.get(), "assistant")
+        routing._live(cast.project, 1, looked_up(), "assistant")
 
 
 def test_a_server_that_does_not_take_it_stops_a_promotion_but_not_the_way_back(
@@ -315,7 +321,7 @@ def test_small_weights_go_live_without_it_where_flywheel_answers_itself(
     agent, server = Agent.objects.get(), loaded_adapters.hand_over(second, within_s=9)
     promotion = Promotion(agent=agent, kind=Promotion.Kind.FIRST, after=second, reason="test")
     assert _move(promotion, server, Actor(cast.approver), agent.generation).unserved == ""
-    found = routing._live(cast.project, 1, Agent.objects.get(), "assistant")
+    found = routing._live(cast.project, 1, looked_up(), "assistant")
     assert (found.base_url, found.model) == ("http://127.0.0.1:1/v1", served_weights.name_of(second))
 
 

@@ -1,4 +1,4 @@
-"""How the story goes on after an approval: a version is let out by steps to customers who call it through the gateway.
+"""The story after an approval: a version is let out by steps to customers who call it through the gateway.
 
 Nothing here moves an arm, counts a session or ends a ramp: customers come, and the judge and the watch, which run in
 beat, see how it goes. What is told of it afterwards is read from their rows.
@@ -117,8 +117,8 @@ def follow(ramp: Ramp, customers: Application, sessions: Sessions, most: int = M
     return _now(ramp)
 
 
-def told(ramp: Ramp) -> dict[str, Any]:
-    """What a ramp showed, from its rows. A wealth of w is a p-value of 1/w that holds whenever it is looked at."""
+def result_of(ramp: Ramp) -> dict[str, Any]:
+    """The result of a ramp, from its rows. A wealth of w is a p-value of 1/w that holds whenever it is looked at."""
     found = ramp_evidence.evidence(ramp)
     changes = list(ramp.changes.order_by("id"))
     nearest = found.signals[0]
@@ -202,7 +202,7 @@ def recurs(agent: Agent, customers: Application, sessions: Sessions, most: int =
 
 
 def came_back(found: Recurrence) -> dict[str, Any]:
-    """What the watch saw, the bucket's state now, and whether it stands in the draft of the agent's next turn."""
+    """The watch's findings, the bucket's state now, and whether it stands in the draft of the agent's next turn."""
     life = bucket_lifecycle.of(found.project, found.bucket)
     *path, (_, bound) = found.path
     return {

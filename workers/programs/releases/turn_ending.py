@@ -1,4 +1,4 @@
-"""How `make turn` goes on once a candidate is approved: it is let out by steps, a worse one is taken back, and what was
+"""The end of `make turn`, once a candidate is approved: it is let out by steps, a worse one is taken back, and what was
 mended comes back when the world changes.
 
 The customers are new ones, who call `workplace-assistant@live` through the gateway. Which arm they meet, how long a
@@ -26,7 +26,7 @@ def go_on(candidate: Candidate, endpoint: str, first: int, say: Say) -> dict[str
     result: dict[str, Any] = {"ramp": None, "taken_back": None, "reopened": None}
     reason = "the gate calls it eligible, sealed tasks confirm it, and its suites passed (headless turn)"
     ramp = _let_out(story_releases.begin(candidate, reason), endpoint, sessions, say)
-    result["ramp"] = story_releases.told(ramp)
+    result["ramp"] = story_releases.result_of(ramp)
     if ramp.state != Ramp.State.FINISHED:
         return result
     version = story_releases.at_temperature(candidate.version, WILD, note="livelier answers")
@@ -34,7 +34,7 @@ def go_on(candidate: Candidate, endpoint: str, first: int, say: Say) -> dict[str
     say(f"somebody wants livelier answers: {worse.version}. {worse.report['decision']['words']}")
     against = "let us see what customers say of it, against the gate (headless turn)"
     ramp = _let_out(story_releases.begin(worse, against, override=True), endpoint, sessions, say)
-    result["taken_back"] = story_releases.told(ramp)
+    result["taken_back"] = story_releases.result_of(ramp)
     result["reopened"] = _change_world(candidate, endpoint, sessions, say)
     return result
 
@@ -45,7 +45,7 @@ def _let_out(ramp: Ramp, endpoint: str, sessions: Sessions, say: Say) -> Ramp:
     say(f"{version} is let out by steps: {shares} of the sessions, and all of them at the end")
     with story_releases.application(ramp.agent.project, endpoint) as customers:
         ramp = story_releases.follow(ramp, customers, sessions)
-    found = story_releases.told(ramp)
+    found = story_releases.result_of(ramp)
     count = found["sessions"]["live"] + found["sessions"]["candidate"]
     say(f"its ramp is {ramp.get_state_display()} after {count} judged sessions: {found['because']}")
     return ramp

@@ -36,7 +36,7 @@ def test_customers_come_until_the_ramp_is_over_and_what_it_showed_is_read_from_i
     monkeypatch.setattr(story_releases, "come", some)
     customers: Any = None
     ended = story_releases.follow(ramp, customers, story_releases.customers_from(3), most=2)
-    found = story_releases.told(ended)
+    found = story_releases.result_of(ended)
     assert (found["state"], found["because"]) == ("taken_back", "enough")
     assert found["version"] == str(ramp.candidate.version)
     assert found["sessions"] == {"live": 6, "candidate": 6}
