@@ -52,12 +52,12 @@ STEPS = 60
 HELD_OUT_SHARE = 0.2
 MEASURED = {"low": 0.0, "high": 0.0}
 """Of whole games against the optimal opponent: the held-out ones are the run's curve, the others are practised."""
-PRACTICE = (({"low": 0.0, "high": 0.0, "begun": 1.0}, 1000), ({"low": 0.0, "high": 1.0, "begun": 0.5}, 350))
+PRACTICE = (({"low": 0.3, "high": 1.0}, 1200), ({"low": 0.0, "high": 0.0, "begun": 1.0}, 300))
 """Of other games that are practised, and how many are made of each."""
-WHOLE = 450
+WHOLE = 600
 """Games that the first of these is."""
 REINFORCED = {
-    "steps": 300,
+    "steps": 160,
     "batch_size": 128,
     "micro_batch_size": 32,
     "num_generations": 8,

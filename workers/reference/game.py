@@ -95,12 +95,16 @@ def teacher(messages: Sequence[Message], seed: int) -> Message:
 
 
 def _thought(board: str) -> str:
-    """The sight on a board: where X wins, else where O would. It is true, whatever is played then."""
+    """The sight on a board: where X wins and where O would. It is true, whatever is played then.
+
+    Both are named in each thought, none of them as well: a policy that says one or the other comes to say the one that
+    its practice rewards most, and no longer looks for the other.
+    """
+    seen = []
     for player, word in (("X", "Win"), ("O", "Block")):
-        for cell in free_cells(board):
-            if winner_of(put(board, cell, player)):
-                return f"{word} {cell}"
-    return "Free"
+        cells = [cell for cell in free_cells(board) if winner_of(put(board, cell, player))]
+        seen.append(f"{word} {cells[0] if cells else 'none'}")
+    return " ".join(seen)
 
 
 def board_of(messages: Sequence[Message]) -> str:
