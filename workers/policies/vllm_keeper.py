@@ -133,11 +133,11 @@ def _say(row: "ChosenBase", state: str, **told: Any) -> None:
 
 def _answer(ask: Callable[[], T]) -> T | None:
     """The database's answer; None while it is away, which ends no server."""
-    from django.db import Error, connection
+    from django.db import InterfaceError, OperationalError, connection
 
     try:
         return ask()
-    except Error:
+    except (InterfaceError, OperationalError):
         return None
     finally:
         connection.close()

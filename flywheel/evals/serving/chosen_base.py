@@ -18,7 +18,7 @@ from flywheel.evals.models import ChosenBase
 from flywheel.system import devices, env
 
 VLLM_BYTES: Final = 3 * 2**30
-"""Of vLLM's CPU build beside the weights: its processes (1.9 GiB) and the cache that it is given (1 GiB)."""
+"""Of vLLM's CPU build beside the weights, for its processes and the cache that it is given: an estimate."""
 
 
 def chosen() -> ChosenBase | None:
