@@ -148,6 +148,7 @@ def _start_celery(*arguments: str) -> BaseProcess:
 @pytest.fixture
 def broker_installed(transactional_db: None) -> Iterator[None]:
     """The message tables in the test database, with nothing in them. Nothing of it holds a connection afterwards."""
+    broker.app.cache_clear()  # a test without the database may have had it read the address of another
     broker.install()
     empty_broker()
     yield
