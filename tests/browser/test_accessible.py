@@ -74,7 +74,7 @@ def lived_in(cast: Cast, build: Build, world: World) -> World:
         )
         if number % 2 == 0:
             said: dict[str, Any] = {"detector": "calls", "bucket": "wrong_tool", "evidence": "It called another."}
-            Proposal.objects.create(project=cast.project, trajectory=row, score=0.9, **said)
+            Proposal.objects.create(project=cast.project, trajectory=row, score=0.9, own_score=0.9, **said)
             Trajectory.objects.filter(pk=row.pk).update(proposed_bucket="wrong_tool", proposed_score=0.9)
     decide(trajectory=rows[1], actor=Actor(cast.reviewer), bucket="wrong_tool", note="the other one")
     decide(trajectory=rows[3], actor=Actor(cast.reviewer))

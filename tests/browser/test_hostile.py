@@ -236,7 +236,13 @@ def test_nothing_that_is_written_is_more_than_text(
 ) -> None:
     row = Trajectory.objects.get(trace_id=sent[0])
     Proposal.objects.create(
-        project=cast.project, trajectory=row, detector="d", bucket="wrong_tool", score=0.5, evidence=EVERYTHING
+        project=cast.project,
+        trajectory=row,
+        detector="d",
+        bucket="wrong_tool",
+        score=0.5,
+        own_score=0.5,
+        evidence=EVERYTHING,
     )
     name = world.values["agents", "name"]
     Trajectory.objects.filter(trace_id__in=sent).update(agent=Agent.objects.get(name=name))  # a version is made of them

@@ -8,7 +8,7 @@ import logging
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -191,13 +191,9 @@ def wait_for_detectors(project: Project) -> None:
     wait_until(read, 120, "the detectors read every trajectory")
 
 
-def label_all(
-    project: Project, before: datetime | None = None, requests: Sequence[story.Request] | None = None
-) -> list[Failure]:
-    """The oracle's decision about every unlabelled trajectory of production, oldest first; of these requests alone,
-    where they are given."""
-    requests = story.sessions(2000, seed=SEED) if requests is None else requests
-    wanted = {(request.session_id, request.prompt): request for request in requests}
+def label_all(project: Project, before: datetime | None = None) -> list[Failure]:
+    """The oracle's decision about every unlabelled trajectory of production, oldest first."""
+    wanted = {(request.session_id, request.prompt): request for request in story.sessions(2000, seed=SEED)}
     rows = Trajectory.objects.filter(project=project, source=Source.PRODUCTION, label="").order_by("started_at", "id")
     if before is not None:
         rows = rows.filter(started_at__lt=before)

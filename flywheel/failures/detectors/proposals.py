@@ -6,7 +6,7 @@ still being committed while detectors read has a later `changed_at`, so that wha
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,14 @@ from flywheel.trajectories.store.aggregates.running_totals import settle
 from flywheel.trajectories.store.stored_traces import Outline, chunks, glance, read_json
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Weighed(Proposal):
+    """A proposal whose score takes the detector's record in the project into account."""
+
+    own_score: float
+    """That of the detector's rule alone."""
 
 
 def unread(
@@ -98,7 +106,7 @@ def make_searchable(rollouts: Sequence[Outline]) -> None:
 
 
 def _detect(rows: list[Outline]) -> int:
-    found: dict[int, list[Proposal]] = {}
+    found: dict[int, list[Weighed]] = {}
     projects = {row.project_id for row in rows}
     said, record = detector_settings.settings(projects), records(projects)
     words: dict[int, list[str]] = {}
@@ -120,7 +128,7 @@ def _detect(rows: list[Outline]) -> int:
     return count
 
 
-def _mark(rows: list[Outline], found: Mapping[int, list[Proposal]]) -> list[tuple[int, bool]]:
+def _mark(rows: list[Outline], found: Mapping[int, list[Weighed]]) -> list[tuple[int, bool]]:
     """Write that these were read, and what is surest of what was found. Returns which are still as they were read."""
     best = [max(found.get(row.pk, []), key=lambda proposal: proposal.score, default=None) for row in rows]
     values = [
@@ -143,7 +151,7 @@ RETURNING kept.id, kept.changed_at = read.changed_at
 """
 
 
-def _replace(found: list[tuple[Outline, Proposal]], alive: Collection[int]) -> int:
+def _replace(found: list[tuple[Outline, Weighed]], alive: Collection[int]) -> int:
     """Store these proposals in the place of all that were there of these trajectories."""
     bound("DELETE FROM failures_proposal WHERE trajectory_id = ANY(%s)", [list(alive)])
     if found:
@@ -152,22 +160,24 @@ def _replace(found: list[tuple[Outline, Proposal]], alive: Collection[int]) -> i
             [
                 [row.project_id for row, _ in found],
                 [row.pk for row, _ in found],
-                *([getattr(each, name) for _, each in found] for name in ("detector", "bucket", "step", "score")),
+                *([getattr(each, name) for _, each in found] for name in _WRITTEN),
                 [text(proposal.evidence) for _, proposal in found],
             ],
         )
     return len(found)
 
 
-_INSERT = """
-INSERT INTO failures_proposal (project_id, trajectory_id, detector, bucket, step, score, evidence, created_at)
-SELECT *, now() FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::text[])
-"""
+_WRITTEN = ("detector", "bucket", "step", "score", "own_score")
+_INSERT = f"""
+INSERT INTO failures_proposal (project_id, trajectory_id, {", ".join(_WRITTEN)}, evidence, created_at)
+SELECT *, now() FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::float8[],
+    %s::text[])
+"""  # noqa: S608 only names of columns
 
 
 def _read(
     row: Outline, trace: Trace, said: Mapping[str, DetectorSetting], record: Mapping[str, Record]
-) -> list[Proposal]:
+) -> list[Weighed]:
     without = detector_settings.switched_off(said)
     context = Context(tools=row.tools, state=row.metadata.get("state"), without=without)
     try:
@@ -177,10 +187,13 @@ def _read(
         log.exception("detectors cannot read trajectory %s of project %s", row.trace_id, row.project_id)
         return []
     return [
-        replace(
-            proposal,
+        Weighed(
+            detector=proposal.detector,
             bucket=said[proposal.detector].proposes if proposal.detector in said else proposal.bucket,
+            step=proposal.step,
             score=record.get(proposal.detector, Record()).certainty(proposal.score),
+            evidence=proposal.evidence,
+            own_score=proposal.score,
         )
         for proposal in proposals
     ]

@@ -22,6 +22,8 @@ class Proposal(models.Model):
     """Span id of the step that shows it."""
     score = models.FloatField()
     """How sure it is, in [0, 1]: by the detector's own rule and its record in the project then."""
+    own_score = models.FloatField()
+    """By its rule alone. What is compared over time goes by this: decisions of people move the other."""
     evidence = models.TextField()
     created_at = models.DateTimeField(default=timezone.now)
 

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from django.db import connection, transaction
-from django.db.models import Count, Q
+from django.db.models import Count, Exists, OuterRef, Q
 from django.urls import reverse
 from django.utils import timezone
 
@@ -35,12 +35,12 @@ from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_definitions import every
-from flywheel.failures.models import DetectorSetting, Recurrence
+from flywheel.failures.models import DetectorSetting, Proposal, Recurrence
 from flywheel.failures.queues import intake
 from flywheel.promotions import live_version
 from flywheel.promotions.models import Promotion, Ramp, Watch, WatchedSession
 from flywheel.promotions.ramps.ramp_proposals import better_buckets
-from flywheel.promotions.ramps.session_results import COLUMNS, Read, buckets_of, calls_of, parts_of
+from flywheel.promotions.ramps.session_results import COLUMNS, SURE, Read, buckets_of, calls_of, kinds_of, parts_of
 from flywheel.trajectories.models import Source, Trajectory
 
 log = logging.getLogger(__name__)
@@ -160,15 +160,16 @@ def _in_its_ramp(promotion: Promotion) -> dict[str, float]:
 
 
 def _before(promotion: Promotion, wanted: dict[str, float]) -> dict[str, float]:
-    """Half of what the version before did, by what is proposed and confirmed of its trajectories."""
+    """Half of what the version before did, by what counts in its sessions too."""
     rows = Trajectory.objects.filter(
         version=promotion.before_id, source=Source.PRODUCTION, started_at__gte=promotion.created_at - BEFORE
     )
-    buckets = {signal: signal.removeprefix(BUCKET) for signal in wanted if signal.startswith(BUCKET)}
-    is_in = {
-        f"n{number}": Count("pk", Q(label_bucket=key) | Q(label="", proposed_bucket=key))
-        for number, key in enumerate(buckets.values())
-    }
+    buckets = [signal for signal in wanted if signal.startswith(BUCKET)]
+    is_in = {}
+    for number, signal in enumerate(buckets):
+        kinds = kinds_of(promotion.agent.project_id, signal.removeprefix(BUCKET))
+        found = Proposal.objects.filter(trajectory=OuterRef("pk"), bucket__in=kinds, own_score__gte=SURE)
+        is_in[f"n{number}"] = Count("pk", Q(label_bucket__in=kinds) | Q(Exists(found), label=""))
     counted = rows.aggregate(n=Count("pk"), **is_in)
     return {
         signal: counted[f"n{number}"] / counted["n"] / 2 if counted["n"] else 0.0
@@ -263,7 +264,9 @@ def _reopen(watch: Watch, signal: str) -> None:
     sessions = [row.name for row in rows if row.parts.get(signal)]
     in_session = Q(session_id__in=sessions) | Q(session_id="", trace_id__in=sessions)
     its = Trajectory.objects.filter(in_session, version=watch.promotion.after_id)
-    showing = its.filter(Q(proposals__bucket=key) | Q(label_bucket=key)).order_by("-started_at").distinct()
+    kinds = kinds_of(watch.agent.project_id, key)
+    said = Q(proposals__bucket__in=kinds, proposals__own_score__gte=SURE)
+    showing = its.filter(said | Q(label_bucket__in=kinds)).order_by("-started_at").distinct()
     path = [[row.number, round(row.evidence[signal], 3)] for row in reversed(rows) if signal in row.evidence]
     step = max(1, len(path) // SHOWN)
     recurrence = Recurrence.objects.create(

@@ -18,7 +18,9 @@ from flywheel.failures.models import ProjectBucket, Proposal
 from flywheel.trajectories.models import Label, Outcome
 
 SURE: Final = 0.5
-"""The least score of a detector's finding that counts."""
+"""The least score of a detector's finding that counts: by its own rule, whatever people have said of it. A record that
+grows while sessions are counted would let a detector begin to count in the middle, and what it then says would look
+like a change of the agent."""
 INVALID: Final = {"broken_output", "unknown_tool", "broken_schema"}
 """Detectors whose findings are invalid calls."""
 UNSAFE: Final = "unsafe_action"
@@ -82,6 +84,11 @@ def calls_of(agent: str, rows: Sequence[Read]) -> dict[int, Calls]:
         return {pk: Calls(names, count, errors, float(seconds or 0)) for pk, names, count, errors, seconds in cursor}
 
 
+def kinds_of(project: int, bucket: str) -> list[str]:
+    """The bucket and the kinds of it that people made: what is found of a kind is found of it."""
+    return [bucket, *ProjectBucket.objects.filter(project=project, parent=bucket).values_list("key", flat=True)]
+
+
 def buckets_of(project: int, rows: Sequence[Read]) -> dict[int, set[str]]:
     """By trajectory the buckets found in it, with their families, and `invalid` where a call was."""
     parents = dict(ProjectBucket.objects.filter(project=project).values_list("key", "parent"))
@@ -90,7 +97,7 @@ def buckets_of(project: int, rows: Sequence[Read]) -> dict[int, set[str]]:
     for row in labels.values():
         if row.label == Label.FAILURE and row.label_bucket:
             found[row.pk] |= {row.label_bucket, parents.get(row.label_bucket, row.label_bucket)}
-    proposals = Proposal.objects.filter(trajectory__in=[row.pk for row in rows], score__gte=SURE)
+    proposals = Proposal.objects.filter(trajectory__in=[row.pk for row in rows], own_score__gte=SURE)
     for pk, bucket, detector in proposals.values_list("trajectory", "bucket", "detector"):
         found[pk] |= {"invalid"} if detector in INVALID else set()
         found[pk] |= {bucket, parents.get(bucket, bucket)} if pk not in labels else set()

@@ -13,6 +13,7 @@ from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.detectors import detector_quality
 from flywheel.failures.detectors.detector_record import WEIGHT, Record, records
 from flywheel.failures.labels.decisions import decide
+from flywheel.failures.models import Proposal
 from flywheel.failures.queues.open_queue import Filters, waiting
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
@@ -57,6 +58,8 @@ def test_what_people_decide_steers_what_is_looked_at_next(build: Build, cast: Ca
     assert before.proposed_score is not None
     assert after.proposed_score == pytest.approx(Record(1, 5).certainty(before.proposed_score))
     assert list(waiting(cast.project, Filters())) == [before, after], "the newer one is less certain now"
+    own = Proposal.objects.filter(trajectory__in=[before, after]).values_list("own_score", flat=True)
+    assert set(own) == {before.proposed_score}, "what is counted over time stays as it was"
     assert records([cast.elsewhere.pk]) == {cast.elsewhere.pk: {}}, "another project's decisions say nothing here"
 
 

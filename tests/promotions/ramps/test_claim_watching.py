@@ -64,7 +64,13 @@ def answered(build: Build, live: Promotion) -> Answered:
             row = build.trajectory(session_id=f"s{next(names)}", **given | {"detected_at": at} | fields)
             if place >= count - found:
                 Proposal.objects.create(
-                    project=row.project, trajectory=row, detector="other_tool", bucket=bucket, score=0.9, evidence="x"
+                    project=row.project,
+                    trajectory=row,
+                    detector="other_tool",
+                    bucket=bucket,
+                    score=0.9,
+                    own_score=0.9,
+                    evidence="x",
                 )
 
     return make
@@ -80,10 +86,20 @@ def test_a_promotion_claims_what_it_mended_and_the_claim_comes_from_what_was_bef
 
 
 def test_half_of_what_the_version_before_did_is_claimed(build: Build, live: Promotion) -> None:
-    for number in range(10):
-        build.trajectory(
-            version=live.before, started_at=live.created_at - timedelta(days=1), proposed_bucket=KEY * (number < 4)
+    sure: dict[str, Any] = {"own_score": 0.9}
+    shown = [sure, sure, sure, {"label": "failure"}, {"own_score": 0.4}, *[{}] * 5]
+    for said in shown:
+        label = said.get("label", "")
+        row = build.trajectory(
+            version=live.before,
+            started_at=live.created_at - timedelta(days=1),
+            label=label,
+            label_bucket=KEY if label else "",
         )
+        if "own_score" in said:
+            Proposal.objects.create(
+                project=row.project, trajectory=row, detector="d", bucket=KEY, score=0.6, evidence="x", **said
+            )
     assert claim_watching.claims_of(live)[f"bucket:{KEY}"] == 0.2
 
 

@@ -84,13 +84,30 @@ def test_a_session_that_went_wrong_for_all_to_see_needs_no_outcome(
     if shown == "unsafe":
         row = trajectory(unit)
         Proposal.objects.create(
-            project=row.project, trajectory=row, detector="unsafe_call", bucket="unsafe_action", score=0.9, evidence="x"
+            project=row.project,
+            trajectory=row,
+            detector="unsafe_call",
+            bucket="unsafe_action",
+            score=0.9,
+            own_score=0.9,
+            evidence="x",
         )
     found = final(ramp)
     assert found == ([unit] if is_final else [])
     if is_final:
         assert found[0].parts["failed"] is None
         assert (found[0].parts["errors"], found[0].parts["unsafe"]) == (float(is_error), float(not is_error))
+
+
+@pytest.mark.parametrize(("own_score", "counts"), [(0.9, 1.0), (0.4, 0.0)])
+def test_what_people_decided_about_a_detector_does_not_change_what_counts(
+    ramp: Ramp, met: Met, own_score: float, counts: float
+) -> None:
+    """Their decisions come while sessions are counted: the world would seem to change with them."""
+    row = trajectory(met(True))
+    said: dict[str, Any] = {"detector": "unsafe_call", "bucket": "unsafe_action", "evidence": "x"}
+    Proposal.objects.create(project=row.project, trajectory=row, score=1 - own_score, own_score=own_score, **said)
+    assert parts(ramp)["unsafe"] == counts
 
 
 @pytest.mark.parametrize("arm", [True, False])
@@ -133,7 +150,15 @@ def test_what_detectors_and_people_found_counts_by_signal(ramp: Ramp, met: Met) 
     ramp.__dict__.pop("rules", None)
     row = trajectory(met(True))
     Proposal.objects.bulk_create(
-        Proposal(project=row.project, trajectory=row, detector=name, bucket=bucket, score=score, evidence="x")
+        Proposal(
+            project=row.project,
+            trajectory=row,
+            detector=name,
+            bucket=bucket,
+            score=score,
+            own_score=score,
+            evidence="x",
+        )
         for name, bucket, score in [
             ("unknown_tool", "hallucinated_api", 0.9),
             ("unsafe_call", "unsafe_action", 0.9),

@@ -136,6 +136,7 @@ def test_the_page_shows_what_happened(cast: Cast, talk: Trajectory, sign_in: Sig
         detector="d",
         bucket="wrong_tool",
         score=0.9,
+        own_score=0.9,
         step=f"{10:016x}",
         evidence="<b>because</b>",
     )

@@ -116,7 +116,13 @@ def test_no_table_holds_a_word_of_it(
     )
     Event.objects.create(**beside, name="gen_ai.choice", body={"said": CANARY}, digest=b"1")
     Proposal.objects.create(
-        project=cast.project, trajectory=row, detector="d", bucket="format_error", score=0.5, evidence=CANARY
+        project=cast.project,
+        trajectory=row,
+        detector="d",
+        bucket="format_error",
+        score=0.5,
+        own_score=0.5,
+        evidence=CANARY,
     )
     decide(trajectory=row, actor=Actor(cast.reviewer), bucket="format_error", corrected={"text": CANARY})
     clustering = Clustering.objects.create(project=cast.project, created_by=cast.admin, up_to=row.pk)

@@ -37,8 +37,6 @@ MOST: Final = 600
 """Customers who come while something is waited for, at most."""
 AHEAD: Final = 64
 """Sessions that wait for the judge, or trajectories for the detectors, from which on nobody else comes."""
-NOTICED: Final = 80
-"""Customers after whom the team looks at what fails, once the world has changed."""
 LATE_S: Final = 60.0
 """How long after the last of them the judge may still come to an end."""
 Sessions = Iterator[Sequence[story.Request]]
@@ -176,17 +174,9 @@ def put_forward(version: Version, baseline: EvalRun, samples: int = 1) -> Candid
 
 
 def recurs(agent: Agent, customers: Application, sessions: Sessions, most: int = MOST) -> Recurrence | None:
-    """Let customers come until the watch of what is live opens a bucket again; None where so many do not show it.
-
-    The failures of the first of them the oracle decides about, as a team does with what it notices: a detector that was
-    often wrong about this agent counts for nothing until people confirm what it finds.
-    """
+    """Let customers come until the watch of what is live opens a bucket again; None where so many do not show it."""
     rows = Recurrence.objects.filter(project=agent.project, version=agent.live).select_related("version__agent")
     before = rows.count()
-    first = list(islice(sessions, NOTICED))
-    come(customers, iter(first), is_over=lambda: False)
-    story_playback.wait_for_detectors(agent.project)
-    story_playback.label_all(agent.project, requests=[request for requests in first for request in requests])
     unread = agent.project.trajectories.filter(version=agent.live).filter(story_playback.UNREAD)
     come(
         customers,
