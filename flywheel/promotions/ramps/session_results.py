@@ -1,7 +1,8 @@
 """The result of a session: what its trajectories say by signal, and the part of it that went wrong.
 
 A trajectory failed where a person says so, else where its outcome does. A bucket is found in it by a person, else by a
-detector. A call is a server's error where the server, or the way to it, failed; what the caller got wrong is none.
+detector. A call is a server's error where the server, or the way to it, failed; what the caller got wrong is
+none, and neither is an answer that was on its way when Flywheel itself was stopped, which says nothing of the version.
 """
 
 from collections import defaultdict
@@ -34,7 +35,8 @@ COLUMNS: Final = (
 _CALLS = """
 SELECT trajectory_id, array_agg(DISTINCT answered_by), count(*),
        count(*) FILTER (WHERE status = 'error' AND error !~ '^(400|401|403|413|415|422): '
-                        AND error NOT LIKE 'cut off: the caller%%'),
+                        AND error NOT LIKE 'cut off: the caller%%'
+                        AND error NOT LIKE 'cut off: the gateway%%'),
        sum(extract(epoch FROM ended_at - started_at))
 FROM trajectories_step
 WHERE trajectory_id = ANY(%(ids)s) AND starts_with(answered_by, %(agent)s || '@') GROUP BY trajectory_id

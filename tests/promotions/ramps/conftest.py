@@ -36,7 +36,10 @@ def ramp(candidate: Candidate, cast: Cast) -> Ramp:
 @pytest.fixture
 def met(build: Build, ramp: Ramp) -> Met:
     """`met(True, failed=…)`: a session in the candidate's arm that is over and has one trajectory."""
+    return met_in(build, ramp)
 
+
+def met_in(build: Build, ramp: Ramp) -> Met:
     def make(is_candidate: bool, *, outcome: str | None = "success", ago: float = 120.0, **fields: Any) -> SplitUnit:
         number = next(build.numbers)
         split = ramp.split

@@ -27,17 +27,27 @@ Answered = Callable[..., None]
 @pytest.fixture
 def live(candidate: Candidate, cast: Cast) -> Promotion:
     """A promotion whose comparison calls a bucket better."""
-    candidate.report["comparison"]["slices"] = [
-        {"name": KEY, "verdict": "better", "difference": {"mean": 0.4, "low": 0.2, "high": 0.6, "n": 30}}
-    ]
-    Candidate.objects.filter(pk=candidate.pk).update(report=candidate.report)
+    claims_better(candidate)
     made = promote_anyway(candidate, cast)
     claim_watching.look()
     return made
 
 
+def claims_better(candidate: Candidate) -> None:
+    """Have its comparison call a bucket better."""
+    candidate.report["comparison"]["slices"] = [
+        {"name": KEY, "verdict": "better", "difference": {"mean": 0.4, "low": 0.2, "high": 0.6, "n": 30}}
+    ]
+    written(candidate)
+
+
+def written(candidate: Candidate) -> None:
+    report = candidate.report
+    Candidate.objects.filter(pk=candidate.pk).update(report=report, report_digest=digest(report))
+
+
 def promote_anyway(candidate: Candidate, cast: Cast) -> Promotion:
-    Candidate.objects.filter(pk=candidate.pk).update(report_digest=digest(candidate.report))
+    written(candidate)
     return promote(
         candidate=candidate,
         actor=Actor(cast.approver),

@@ -181,6 +181,7 @@ def test_what_detectors_and_people_found_counts_by_signal(ramp: Ramp, met: Met) 
         ("error", "the upstream 127.0.0.1 cannot be reached: refused", 1.0),
         ("error", "400: messages are missing", 0.0),
         ("error", "cut off: the caller went away after 3 bytes of the answer", 0.0),
+        ("error", "cut off: the gateway's process ended while the answer was on its way", 0.0),
     ],
 )
 def test_a_servers_error_counts_and_a_callers_does_not(
