@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Count, Max, Q
+from django.db.models import Count, Max, Q, QuerySet
 from django.utils import timezone
 from psycopg.types.json import Jsonb
 
@@ -25,6 +25,7 @@ from flywheel.core.evidence.ramp.ramp_judge import PROOF, Judgement, Session, do
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused, Stale
+from flywheel.failures.models import DetectorSetting
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_moves, ramp_units, self_tests, shadow_comparing
 from flywheel.promotions.ramps.ramp_evidence import label_of
@@ -176,7 +177,7 @@ def _go_on(ramp: Ramp, *, has_more: bool) -> None:
     is_due = timezone.now() >= ramp.stage_since + timedelta(minutes=stage.minutes)
     judged = units.filter(share=stage.share).count() if is_due else 0
     is_done = is_due and judged >= stage.sessions
-    if (has_more or is_done) and (found := _doubts(ramp)):
+    if (has_more or is_done) and (found := _doubts(ramp, units.filter(share=stage.share) if is_done else None)):
         _hold(ramp, "; ".join(found.values()), doubts=sorted(found))
         return
     if not is_done:
@@ -220,10 +221,17 @@ def _agree(one: Judgement, other: Judgement) -> bool:
     )
 
 
-def _doubts(ramp: Ramp) -> dict[str, str]:
+def _doubts(ramp: Ramp, of_stage: QuerySet[SplitUnit] | None) -> dict[str, str]:
+    """What holds it: no comparison does, nothing is known of a stage that is over, or what was looked for is not any
+    more."""
     rows = SplitUnit.objects.filter(split=ramp.split_id).values_list("share")
     judged = rows.filter(number__isnull=False)
     found = doubts(ramp.rules, _judgement(ramp).wealth, list(_arms(rows)), list(_arms(judged)))
+    if of_stage is not None and not of_stage.exclude(parts__failed=None).exists():
+        found["results"] = f"of none of {of_stage.count():,} sessions is it known how they ended"
+    off = DetectorSetting.objects.filter(project=ramp.agent.project_id, is_on=False, at__gte=ramp.created_at)
+    if names := list(off.order_by("detector").values_list("detector", flat=True)):
+        found["detectors"] = f"since it began, {' and '.join(names)} has been switched off, and finds nothing any more"
     return {kind: words for kind, words in found.items() if kind not in ramp.finding.get("accepted", ())}
 
 

@@ -5,10 +5,10 @@ session: the mean over its calls of the candidate's faults less the live version
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db import connection, transaction
 from django.db.models import Count, F, QuerySet
@@ -104,6 +104,24 @@ class ShadowNumbers:
         return [(str(labels[key]), count) for key, count in sorted(self.verdicts.items())]
 
 
+class _Session(NamedTuple):
+    """Means over its calls, and sums of tokens where both answers have them; in the order of `_SESSIONS`."""
+
+    newest: float
+    live_unsafe: float
+    candidate_unsafe: float
+    live_invalid: float
+    candidate_invalid: float
+    live_error: float
+    candidate_error: float
+    same_tools: float
+    same_arguments: float | None
+    live_tokens: float | None
+    candidate_tokens: float | None
+    live_ms: float | None
+    candidate_ms: float | None
+
+
 _SESSIONS = """
 SELECT max(id) AS newest,
        avg((pair->'live'->>'unsafe')::bool::int), avg((pair->'candidate'->>'unsafe')::bool::int),
@@ -167,9 +185,7 @@ def numbers(ramp: Ramp) -> ShadowNumbers:
     copies = ShadowCopy.objects.filter(split=ramp.split_id)
     counts = dict(copies.order_by().values_list("state").annotate(n=Count("pk")))
     newest = rows[:SHOWN]
-    names = [str(row[0]) for row in newest]
-    timed = [row for row in newest if row[11] and row[12]]
-    counted = [row for row in newest if row[9] and row[10]]
+    names = [str(row.newest) for row in newest]
     return ShadowNumbers(
         sessions=len(rows),
         compared=counts.get(State.COMPARED, 0),
@@ -179,14 +195,10 @@ def numbers(ramp: Ramp) -> ShadowNumbers:
         shadow=ramp.split.shadow,
         faults=_faults(rows),
         verdicts=verdicts_of(ramp.split),
-        same_tools=_rate([row[7] for row in newest], names),
-        same_arguments=_rate([row[8] for row in newest], names),
-        tokens=ratio_of_sums([r[9] for r in counted], [r[10] for r in counted], [str(r[0]) for r in counted])
-        if counted
-        else None,
-        time=latency_ratio([r[11] for r in timed], [r[12] for r in timed], [str(r[0]) for r in timed])
-        if timed
-        else None,
+        same_tools=_rate([row.same_tools for row in newest], names),
+        same_arguments=_rate([row.same_arguments for row in newest], names),
+        tokens=_ratio(ratio_of_sums, newest, lambda row: (row.live_tokens, row.candidate_tokens)),
+        time=_ratio(latency_ratio, newest, lambda row: (row.live_ms, row.candidate_ms)),
     )
 
 
@@ -217,16 +229,16 @@ def verdicts_of(split: Split) -> dict[str, int]:
     return dict(Counter(newest.values_list("verdict", flat=True)))
 
 
-def _sessions(ramp: Ramp) -> list[tuple[Any, ...]]:
+def _sessions(ramp: Ramp) -> list[_Session]:
     with connection.cursor() as cursor:
         cursor.execute(_SESSIONS, [ramp.split_id, over_at(ramp)])
-        return [tuple(None if value is None else float(value) for value in row) for row in cursor]
+        return [_Session._make(None if value is None else float(value) for value in row) for row in cursor]
 
 
-def _faults(rows: Sequence[tuple[Any, ...]]) -> list[FaultRow]:
+def _faults(rows: Sequence[_Session]) -> list[FaultRow]:
     found = []
-    for place, fault in enumerate(FAULTS):
-        live, candidate = ([row[1 + 2 * place + arm] for row in rows] for arm in (0, 1))
+    for fault in FAULTS:
+        live, candidate = ([getattr(row, f"{arm}_{fault.key}") for row in rows] for arm in ("live", "candidate"))
         differences = [after - before for before, after in zip(live, candidate, strict=True)]
         found.append(
             FaultRow(
@@ -238,6 +250,21 @@ def _faults(rows: Sequence[tuple[Any, ...]]) -> list[FaultRow]:
             )
         )
     return found
+
+
+def _ratio(
+    estimate: Callable[[Sequence[float], Sequence[float], Sequence[str]], Estimate],
+    rows: Sequence[_Session],
+    both_of: Callable[[_Session], tuple[float | None, float | None]],
+) -> Estimate | None:
+    """The candidate's beside the live version's, of the sessions in which both are known."""
+    known = [
+        (live, candidate, str(row.newest)) for row in rows for live, candidate in [both_of(row)] if live and candidate
+    ]
+    if not known:
+        return None
+    lives, candidates, names = zip(*known, strict=True)
+    return estimate(lives, candidates, names)
 
 
 def _rate(values: Sequence[float | None], names: Sequence[str]) -> Estimate | None:

@@ -1,5 +1,6 @@
 import random
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -7,6 +8,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Split, SplitUnit
 from flywheel.core.evidence.ramp.ramp_judge import Judgement
+from flywheel.failures.models import DetectorSetting
 from flywheel.promotions.live_version import roll_back
 from flywheel.promotions.models import Candidate, Promotion, Ramp
 from flywheel.promotions.ramps import ramp_judging, ramp_moves, ramp_units
@@ -159,6 +161,35 @@ def test_harm_that_was_found_before_the_live_version_moved_is_still_told_as_harm
     ramp_moves.end_share(ramp, {"words": "harm", "signals": ["failed"]})
     Split.objects.update(closed_at=timezone.now())
     assert looked(ramp).state == "taken_back"
+
+
+def test_a_stage_of_which_nobody_knows_how_its_sessions_ended_is_a_persons_to_decide(
+    ramp: Ramp, met: Met, cast: Cast
+) -> None:
+    for number in range(12):
+        met(number % 4 == 0, outcome=None, ago=5000)
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.finding["words"]) == (
+        "holding",
+        "of none of 12 sessions is it known how they ended",
+    )
+    ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="detectors see enough", generation=ramp.generation)
+    assert looked(ramp).stage == 1
+
+
+def test_a_detector_that_is_switched_off_meanwhile_holds_it(ramp: Ramp, met: Met, cast: Cast) -> None:
+    common: dict[str, Any] = {"project": cast.project, "by": cast.admin, "is_on": False}
+    DetectorSetting.objects.create(detector="loops", at=ramp.created_at - timedelta(hours=1), **common)
+    met(True)
+    assert looked(ramp).state == "running"
+    DetectorSetting.objects.create(detector="unsafe_call", **common)
+    met(True)
+    ramp = looked(ramp)
+    assert ramp.state == "holding"
+    assert ramp.finding["words"] == "since it began, unsafe_call has been switched off, and finds nothing any more"
+    ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="it was wrong", generation=ramp.generation)
+    met(True)
+    assert looked(ramp).state == "running"
 
 
 def test_a_move_of_the_live_version_stops_it(build: Build, ramp: Ramp, cast: Cast) -> None:
