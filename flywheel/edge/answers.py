@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 from django.db.models import QuerySet
 from ninja import Field
-from pydantic import BeforeValidator, create_model
+from pydantic import BeforeValidator
 
 from flywheel.edge.paging import keyset
-from flywheel.edge.schemas import Schema
+from flywheel.edge.schemas import Schema, made
 
 Ref = Annotated[str, BeforeValidator(lambda row: row if row is None else str(row))]
 """A row by its name: `agent@3`, `set@2`, a user's name. None stays None in `Ref | None`."""
@@ -73,7 +73,7 @@ def page_of(item: type[Schema], name: str = "") -> type[Schema]:
     """
     name = name or f"{item.__name__.removesuffix('Out')}Page"
     following = Field(description="Cursor of the next page; null on the last page.")
-    return create_model(name, __base__=Schema, items=(list[item], ...), next=(str | None, following))  # type: ignore[valid-type]
+    return made(name, Schema, items=(list[item], ...), next=(str | None, following))  # type: ignore[valid-type]
 
 
 def cut_page(rows: QuerySet[Any], limit: int, key: str) -> dict[str, Any]:

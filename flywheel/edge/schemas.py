@@ -1,9 +1,11 @@
 """The bases of the API's schemas and of its request bodies, and references in them."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import ninja
-from pydantic import BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, WithJsonSchema, create_model
+
+Base = TypeVar("Base", bound="Schema")
 
 
 class Schema(ninja.Schema):
@@ -17,6 +19,13 @@ class Body(Schema):
     count as left out, and the default may be the widest choice."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def made(name: str, base: type[Base], *, doc: str | None = None, **fields: Any) -> type[Base]:
+    """Make a schema that no class statement stands for, with fields as `pydantic.create_model` takes them. Their
+    descriptions are in them: looking for docstrings in the source of every module took most of the API's start."""
+    unread = {"use_attribute_docstrings": False}
+    return create_model(name, __base__=base, __doc__=doc, __cls_kwargs__=unread, **fields)
 
 
 class Named(Body):

@@ -9,6 +9,7 @@ worker, beat, a web process and the database is killed now and then.
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -17,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -127,7 +127,7 @@ class Traffic:
             with urllib.request.urlopen(request, timeout=15) as answer:
                 answer.read()
                 return answer.headers
-        except (urllib.error.HTTPError, OSError):
+        except (http.client.HTTPException, OSError):  # of which urllib's are kinds
             self.errors += 1
             self.stop.wait(0.2)
             return None
@@ -197,7 +197,20 @@ def tried(installation: Installation, ramp: "Ramp", key: str, seed: int, kills: 
                 killed.append(kind)
             next_kill = time.time() + chance.uniform(4, 12)
     traffic.end()
-    assert ramp.state == "taken_back", f"not taken back: {ramp.state} {ramp.finding}"
+    if ramp.state != "taken_back":
+        units = installation.sql(
+            "SELECT is_candidate, frozen_at IS NULL, mixed, count(*), max(met_at) FROM agents_splitunit "
+            "WHERE split_id = %s GROUP BY 1, 2, 3",
+            ramp.split_id,
+        )
+        sessions = installation.sql(
+            "SELECT pid, state, wait_event_type, now() - xact_start, left(query, 200) FROM pg_stat_activity "
+            "WHERE state <> 'idle' AND datname IS NOT NULL"
+        )
+        raise SystemExit(
+            f"not taken back: {ramp.state} {ramp.finding}, {len(traffic.told)} outcomes told, {traffic.errors} errors, "
+            f"killed {killed}\nunits {units}\nstatements {sessions}\n{installation.log()[-20000:]}"
+        )
     unit = SplitUnit.objects.get(split=ramp.split_id, number=ramp.finding["unit"])
     seconds = traffic.last_of_candidate() - traffic.told[unit.name]
     return {

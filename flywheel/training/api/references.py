@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from django.http import HttpRequest
 from ninja import Field
-from pydantic import WithJsonSchema, create_model
+from pydantic import WithJsonSchema
 
 from flywheel.accounts.access import keyed
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Missing, Refused, at_field, one
-from flywheel.edge.schemas import Body, RefIn
+from flywheel.edge.schemas import Body, RefIn, made
 from flywheel.environments.models import RewardRecipe
 from flywheel.environments.versions.reward_recipes import find_reward_recipe
 from flywheel.evals.api.references import task_set_of, version_of
@@ -150,7 +150,7 @@ def _of(algorithm: str, base: type[ChoicesIn], name: str) -> type[ChoicesIn]:
         "algorithm": (Literal[algorithm], Field(description=recipes.ALGORITHMS[algorithm].description)),
         "settings": (described, Field(default_factory=dict, description=about)),
     }
-    return create_model(f"{name}_{algorithm}", __base__=base, __doc__=None, **fields)
+    return made(f"{name}_{algorithm}", base, **fields)
 
 
 if TYPE_CHECKING:
