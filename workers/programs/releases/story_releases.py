@@ -13,6 +13,7 @@ from typing import Any, Final
 import urllib3
 
 from flywheel.accounts.models import ApiKey, Project
+from flywheel.accounts.project_settings import api_keys
 from flywheel.agents.models import Agent, SplitUnit, Version
 from flywheel.agents.registration import make_version
 from flywheel.agents.version_content import VersionContent
@@ -50,12 +51,13 @@ def customers_from(first: int) -> Sessions:
 
 @contextmanager
 def application(project: Project, endpoint: str, *, tools: Sequence[dict[str, Any]] = ()) -> Iterator[Application]:
-    """The customers' application, with a key of its own that is gone afterwards."""
-    key, text = ApiKey.make(project, "the story's application", ["gateway", "ingest"], oracle(project).user)
+    """The customers' application, with a key of its own that is revoked afterwards."""
+    actor = oracle(project)
+    key, text = ApiKey.make(project, "the story's application", ["gateway", "ingest"], actor.user)
     try:
         yield Application(endpoint, text, tools=tools)
     finally:
-        key.delete()
+        api_keys.revoke(key=key, actor=actor)  # what it has sent names it
 
 
 def plan_for(candidate: Candidate, plan: Plan = PLAN) -> Plan:
@@ -175,6 +177,7 @@ def put_forward(version: Version, baseline: EvalRun, samples: int = 1) -> Candid
 
 def recurs(agent: Agent, customers: Application, sessions: Sessions, most: int = MOST) -> Recurrence | None:
     """Let customers come until the watch of what is live opens a bucket again; None where so many do not show it."""
+    agent.refresh_from_db()  # the ramps that were followed have moved what is live
     rows = Recurrence.objects.filter(project=agent.project, version=agent.live).select_related("version__agent")
     before = rows.count()
     unread = agent.project.trajectories.filter(version=agent.live).filter(story_playback.UNREAD)
