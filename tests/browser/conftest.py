@@ -38,11 +38,19 @@ class Stage:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def chromium() -> Iterator[Browser]:
     if browse.chromium() is None:
         pytest.skip("there is no Chromium on this machine: install the package chromium")
     with browse.open_browser() as opened:
         yield opened
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """Without tabs when the test ends: a page that is left open would go on asking beside all tests that follow."""
+    yield chromium
+    for context in chromium.contexts:
+        context.close()
 
 
 @pytest.fixture
