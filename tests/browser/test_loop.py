@@ -1,5 +1,5 @@
-"""The loop in a browser: released by steps, advanced, harmed, taken back; once let out again and live, what it had mended
-comes back, and the next turn begins with it."""
+"""The loop in a browser: released by steps, advanced, harmed, taken back; once let out again and live, what it had
+mended comes back, and the next turn begins with it."""
 
 import secrets
 from datetime import timedelta
