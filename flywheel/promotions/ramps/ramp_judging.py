@@ -222,8 +222,8 @@ def _agree(one: Judgement, other: Judgement) -> bool:
 
 
 def _doubts(ramp: Ramp, of_stage: QuerySet[SplitUnit] | None) -> dict[str, str]:
-    """What holds it: no comparison does, nothing is known of a stage that is over, or what was looked for is not any
-    more."""
+    """Reasons to hold it, by kind: no comparison is valid, nothing is known of a stage that is over, or what found its
+    failures is switched off."""
     rows = SplitUnit.objects.filter(split=ramp.split_id).values_list("share")
     judged = rows.filter(number__isnull=False)
     found = doubts(ramp.rules, _judgement(ramp).wealth, list(_arms(rows)), list(_arms(judged)))
