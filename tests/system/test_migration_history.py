@@ -3,6 +3,7 @@
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
 from flywheel.system.migration_history import LAST, SQUASHED, UnfinishedHistory, adopt
@@ -31,8 +32,7 @@ def test_a_database_at_the_end_of_the_former_migrations_has_the_squashed_ones() 
 
 def test_a_database_that_is_taken_over_goes_on_from_there() -> None:
     now = recorded()
-    for app, name in SQUASHED.items():
-        call_command("migrate", app, name, verbosity=0)
+    MigrationExecutor(connection).migrate(list(SQUASHED.items()))  # in one plan: each alone takes its time
     assert recorded() < now, "as a database that the former ones have left"
     record_instead(*LAST.items())
     call_command("prepare")
