@@ -43,6 +43,7 @@ from flywheel.evals.models import AuditOverride, EvalRun
 from flywheel.evals.reward_audits.audit_lifecycle import override
 from flywheel.evals.reward_audits.reward_standing import Judged
 from flywheel.evals.runs.first_requests import live_request
+from flywheel.failures.models import Proposal
 from flywheel.trajectories.models import Source, Step, Trajectory
 from flywheel.trajectories.search import full_text
 from flywheel.trajectories.store.stored_traces import traces_of
@@ -356,6 +357,12 @@ class Build:
     def overridden(self, version: Version, task_set: TaskSet, recipe: RewardRecipe | None = None) -> AuditOverride:
         """Leave to train the version on what the set's verifier says, or a recipe upon it, without an audit."""
         return override(judged=Judged.now(version, task_set, recipe), actor=Actor(self.cast.approver), reason="a test")
+
+
+def proposed(row: Trajectory, bucket: str, score: float = 0.9, own_score: float | None = None, **said: Any) -> Proposal:
+    """What a detector has found in it; by its own rule it is as sure, unless said otherwise."""
+    found = {"detector": "d", "evidence": "x", "own_score": score if own_score is None else own_score}
+    return Proposal.objects.create(project=row.project, trajectory=row, bucket=bucket, score=score, **found | said)
 
 
 @pytest.fixture

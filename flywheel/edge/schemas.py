@@ -21,11 +21,10 @@ class Body(Schema):
     model_config = ConfigDict(extra="forbid")
 
 
-def made(name: str, base: type[Base], *, doc: str | None = None, **fields: Any) -> type[Base]:
+def made(name: str, base: type[Base], **fields: Any) -> type[Base]:
     """Make a schema that no class statement stands for, with fields as `pydantic.create_model` takes them. Their
     descriptions are in them: looking for docstrings in the source of every module took most of the API's start."""
-    unread = {"use_attribute_docstrings": False}
-    return create_model(name, __base__=base, __doc__=doc, __cls_kwargs__=unread, **fields)
+    return create_model(name, __base__=base, __cls_kwargs__={"use_attribute_docstrings": False}, **fields)
 
 
 class Named(Body):

@@ -15,7 +15,7 @@ from pytest_django.live_server_helper import LiveServer
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.failures.labels.decisions import decide
-from flywheel.failures.models import Proposal, Queue, QueueItem
+from flywheel.failures.models import Queue, QueueItem
 from flywheel.failures.queues.reviews import give
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.formats.semantics import otlp_traces
@@ -23,7 +23,7 @@ from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.merge import store
 from tests.accounts.test_access import PROJECT_PAGES, World, agent, candidate, evaluated, world
 from tests.browser.browse import NARROW, WIDE, Tab
-from tests.conftest import Build, Cast
+from tests.conftest import Build, Cast, proposed
 from tests.trajectories.talking import body_of, episode
 
 __all__ = ["agent", "candidate", "evaluated", "world"]
@@ -73,8 +73,7 @@ def lived_in(cast: Cast, build: Build, world: World) -> World:
             started_at=now - timedelta(days=number), outcome=("success", "failed", None)[number % 3]
         )
         if number % 2 == 0:
-            said: dict[str, Any] = {"detector": "calls", "bucket": "wrong_tool", "evidence": "It called another."}
-            Proposal.objects.create(project=cast.project, trajectory=row, score=0.9, own_score=0.9, **said)
+            proposed(row, "wrong_tool", detector="calls", evidence="It called another.")
             Trajectory.objects.filter(pk=row.pk).update(proposed_bucket="wrong_tool", proposed_score=0.9)
     decide(trajectory=rows[1], actor=Actor(cast.reviewer), bucket="wrong_tool", note="the other one")
     decide(trajectory=rows[3], actor=Actor(cast.reviewer))

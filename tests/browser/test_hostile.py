@@ -20,11 +20,10 @@ from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
-from flywheel.failures.models import Proposal
 from flywheel.trajectories.models import Trajectory
 from tests.accounts.test_access import PAGE_LIST, Page, World, agent, candidate, evaluated, world
 from tests.browser.browse import Tab
-from tests.conftest import Cast
+from tests.conftest import Cast, proposed
 from tests.hostile import ATTRIBUTES, DEEP, HTML, HTMX, HUGE, MIXED, PAYLOADS, SVG, one_line
 from tests.trajectories.talking import body_of, span, text
 
@@ -235,15 +234,7 @@ def test_nothing_that_is_written_is_more_than_text(
     sent: list[str], written: None, world: World, cast: Cast, tab: Tab, sign_in: Callable[[User], Client]
 ) -> None:
     row = Trajectory.objects.get(trace_id=sent[0])
-    Proposal.objects.create(
-        project=cast.project,
-        trajectory=row,
-        detector="d",
-        bucket="wrong_tool",
-        score=0.5,
-        own_score=0.5,
-        evidence=EVERYTHING,
-    )
+    proposed(row, "wrong_tool", 0.5, evidence=EVERYTHING)
     name = world.values["agents", "name"]
     Trajectory.objects.filter(trace_id__in=sent).update(agent=Agent.objects.get(name=name))  # a version is made of them
     poison()

@@ -3,7 +3,6 @@ mended comes back, and the next turn begins with it."""
 
 import secrets
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -14,12 +13,11 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, Role
 from flywheel.agents.models import Agent
 from flywheel.failures.labels.decisions import decide
-from flywheel.failures.models import Proposal
 from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.ramps import claim_watching, ramp_judging
 from flywheel.trajectories.models import Trajectory
 from tests.browser.browse import PATIENCE_MS, Tab
-from tests.conftest import Build, Cast
+from tests.conftest import Build, Cast, proposed
 from tests.promotions.conftest import agent, candidate, evaluated  # noqa: F401
 from tests.promotions.ramps.conftest import Met, met_in
 from tests.promotions.ramps.test_claim_watching import KEY, claims_better
@@ -69,8 +67,7 @@ def returns(build: Build, agent: Agent, count: int) -> list[Trajectory]:  # noqa
             changed_at=at,
             detected_at=at,
         )
-        said: dict[str, Any] = {"detector": "other_tool", "bucket": KEY, "evidence": "It called another."}
-        Proposal.objects.create(project=row.project, trajectory=row, score=0.9, own_score=0.9, **said)
+        proposed(row, KEY, detector="other_tool")
         rows.append(row)
     claim_watching.look()
     return rows

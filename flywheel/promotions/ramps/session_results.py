@@ -16,6 +16,7 @@ from django.db import connection
 
 from flywheel.core.evidence.ramp.ramp_plan import BUCKET
 from flywheel.failures.models import ProjectBucket, Proposal
+from flywheel.trajectories.ingest.gateway.journals.journal_traces import OUR_END
 from flywheel.trajectories.models import Label, Outcome
 
 SURE: Final = 0.5
@@ -36,7 +37,7 @@ _CALLS = """
 SELECT trajectory_id, array_agg(DISTINCT answered_by), count(*),
        count(*) FILTER (WHERE status = 'error' AND error !~ '^(400|401|403|413|415|422): '
                         AND error NOT LIKE 'cut off: the caller%%'
-                        AND error NOT LIKE 'cut off: the gateway%%'),
+                        AND error <> %(our_end)s),
        sum(extract(epoch FROM ended_at - started_at))
 FROM trajectories_step
 WHERE trajectory_id = ANY(%(ids)s) AND starts_with(answered_by, %(agent)s || '@') GROUP BY trajectory_id
@@ -82,7 +83,7 @@ class Calls:
 def calls_of(agent: str, rows: Sequence[Read]) -> dict[int, Calls]:
     """By trajectory its model calls that versions of the agent answered through the gateway."""
     with connection.cursor() as cursor:
-        cursor.execute(_CALLS, {"ids": [row.pk for row in rows], "agent": agent})
+        cursor.execute(_CALLS, {"ids": [row.pk for row in rows], "agent": agent, "our_end": OUR_END})
         return {pk: Calls(names, count, errors, float(seconds or 0)) for pk, names, count, errors, seconds in cursor}
 
 

@@ -14,11 +14,11 @@ from flywheel.core.evidence.gate import decision
 from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.buckets import bucket_lifecycle
-from flywheel.failures.models import DetectorSetting, Proposal, Recurrence
+from flywheel.failures.models import DetectorSetting, Recurrence
 from flywheel.promotions.live_version import promote, roll_back
 from flywheel.promotions.models import Candidate, Policy, Promotion, Ramp, Watch
 from flywheel.promotions.ramps import claim_watching, ramp_moves
-from tests.conftest import Build, Cast
+from tests.conftest import Build, Cast, proposed
 
 KEY = "wrong_tool"
 Answered = Callable[..., None]
@@ -73,15 +73,7 @@ def answered(build: Build, live: Promotion) -> Answered:
             }
             row = build.trajectory(session_id=f"s{next(names)}", **given | {"detected_at": at} | fields)
             if place >= count - found:
-                Proposal.objects.create(
-                    project=row.project,
-                    trajectory=row,
-                    detector="other_tool",
-                    bucket=bucket,
-                    score=0.9,
-                    own_score=0.9,
-                    evidence="x",
-                )
+                proposed(row, bucket, detector="other_tool")
 
     return make
 
@@ -107,9 +99,7 @@ def test_half_of_what_the_version_before_did_is_claimed(build: Build, live: Prom
             label_bucket=KEY if label else "",
         )
         if "own_score" in said:
-            Proposal.objects.create(
-                project=row.project, trajectory=row, detector="d", bucket=KEY, score=0.6, evidence="x", **said
-            )
+            proposed(row, KEY, 0.6, **said)
     assert claim_watching.claims_of(live)[f"bucket:{KEY}"] == 0.2
 
 

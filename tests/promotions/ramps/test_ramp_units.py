@@ -9,10 +9,11 @@ from flywheel.agents.models import SplitUnit
 from flywheel.agents.splits.assignment import Unit
 from flywheel.agents.splits.assignment_tokens import assignment_token
 from flywheel.core.evidence.ramp.ramp_plan import Plan, with_buckets
-from flywheel.failures.models import Proposal
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_units
+from flywheel.trajectories.ingest.gateway.journals.journal_traces import OUR_END
 from flywheel.trajectories.models import Trajectory
+from tests.conftest import proposed
 from tests.promotions.ramps.conftest import Met
 
 
@@ -83,15 +84,7 @@ def test_a_session_that_went_wrong_for_all_to_see_needs_no_outcome(
     )
     if shown == "unsafe":
         row = trajectory(unit)
-        Proposal.objects.create(
-            project=row.project,
-            trajectory=row,
-            detector="unsafe_call",
-            bucket="unsafe_action",
-            score=0.9,
-            own_score=0.9,
-            evidence="x",
-        )
+        proposed(row, "unsafe_action", detector="unsafe_call")
     found = final(ramp)
     assert found == ([unit] if is_final else [])
     if is_final:
@@ -105,8 +98,7 @@ def test_what_people_decided_about_a_detector_does_not_change_what_counts(
 ) -> None:
     """Their decisions come while sessions are counted: the world would seem to change with them."""
     row = trajectory(met(True))
-    said: dict[str, Any] = {"detector": "unsafe_call", "bucket": "unsafe_action", "evidence": "x"}
-    Proposal.objects.create(project=row.project, trajectory=row, score=1 - own_score, own_score=own_score, **said)
+    proposed(row, "unsafe_action", 1 - own_score, own_score)
     assert parts(ramp)["unsafe"] == counts
 
 
@@ -149,22 +141,9 @@ def test_what_detectors_and_people_found_counts_by_signal(ramp: Ramp, met: Met) 
     ramp.plan = with_buckets(Plan(), ["wrong_tool"]).to_json()
     ramp.__dict__.pop("rules", None)
     row = trajectory(met(True))
-    Proposal.objects.bulk_create(
-        Proposal(
-            project=row.project,
-            trajectory=row,
-            detector=name,
-            bucket=bucket,
-            score=score,
-            own_score=score,
-            evidence="x",
-        )
-        for name, bucket, score in [
-            ("unknown_tool", "hallucinated_api", 0.9),
-            ("unsafe_call", "unsafe_action", 0.9),
-            ("other_tool", "wrong_tool", 0.2),
-        ]
-    )
+    proposed(row, "hallucinated_api", detector="unknown_tool")
+    proposed(row, "unsafe_action", detector="unsafe_call")
+    proposed(row, "wrong_tool", 0.2, detector="other_tool")
     found = parts(ramp)
     assert (found["invalid"], found["unsafe"], found["bucket:wrong_tool"]) == (1.0, 1.0, 0.0)
     Trajectory.objects.filter(pk=row.pk).update(label="failure", label_bucket="wrong_tool")
@@ -181,7 +160,7 @@ def test_what_detectors_and_people_found_counts_by_signal(ramp: Ramp, met: Met) 
         ("error", "the upstream 127.0.0.1 cannot be reached: refused", 1.0),
         ("error", "400: messages are missing", 0.0),
         ("error", "cut off: the caller went away after 3 bytes of the answer", 0.0),
-        ("error", "cut off: the gateway's process ended while the answer was on its way", 0.0),
+        ("error", OUR_END, 0.0),
     ],
 )
 def test_a_servers_error_counts_and_a_callers_does_not(

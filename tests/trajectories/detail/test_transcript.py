@@ -12,7 +12,6 @@ from django.urls import reverse
 from flywheel.accounts.models import User
 from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
 from flywheel.evals.models import EvalRun, Result
-from flywheel.failures.models import Proposal
 from flywheel.trajectories.detail import transcript
 from flywheel.trajectories.detail.transcript import conversation_of
 from flywheel.trajectories.formats.semantics import otlp_traces
@@ -20,7 +19,7 @@ from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.models import Step as StepRow
 from flywheel.trajectories.store.merge import Part, store
 from flywheel.trajectories.store.stored_traces import step_of
-from tests.conftest import Build, Cast
+from tests.conftest import Build, Cast, proposed
 from tests.trajectories import talking
 from tests.trajectories.lengthy import long_trajectory
 
@@ -130,16 +129,7 @@ def test_a_window_does_not_repeat_the_history_before_it(cast: Cast, monkeypatch:
 
 
 def test_the_page_shows_what_happened(cast: Cast, talk: Trajectory, sign_in: SignIn) -> None:
-    Proposal.objects.create(
-        project=cast.project,
-        trajectory=talk,
-        detector="d",
-        bucket="wrong_tool",
-        score=0.9,
-        own_score=0.9,
-        step=f"{10:016x}",
-        evidence="<b>because</b>",
-    )
+    proposed(talk, "wrong_tool", step=f"{10:016x}", evidence="<b>because</b>")
     response = sign_in(cast.viewer).get(url(talk))
     content = response.content.decode()
     for text in ("It comes on Friday.", "orders.find", "shipped 1", "no such order", "✓</span> success", "conv-1"):

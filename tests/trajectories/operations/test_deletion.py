@@ -19,7 +19,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Agent, ShadowCopy
 from flywheel.failures.labels.decisions import decide
-from flywheel.failures.models import Cluster, Clustering, Member, Proposal
+from flywheel.failures.models import Cluster, Clustering, Member
 from flywheel.training.models import Dataset
 from flywheel.trajectories.formats.otlp.spans import Span
 from flywheel.trajectories.formats.semantics import otlp_traces
@@ -28,7 +28,7 @@ from flywheel.trajectories.operations.deletion import REMOVED, delete, delete_al
 from flywheel.trajectories.store.merge import store
 from flywheel.trajectories.store.rows import trajectory_rows
 from tests.agents.splits.splitting import split_of
-from tests.conftest import Build, Cast
+from tests.conftest import Build, Cast, proposed
 from tests.trajectories.formats.sending import as_json
 from tests.trajectories.talking import TRACE, body_of, episode, request_of, span, text
 from tests.waiting import PATIENCE_S
@@ -115,15 +115,7 @@ def test_no_table_holds_a_word_of_it(
         **beside, key=CANARY, comment=CANARY, source="human", at=timezone.now(), identity="i", digest="d"
     )
     Event.objects.create(**beside, name="gen_ai.choice", body={"said": CANARY}, digest=b"1")
-    Proposal.objects.create(
-        project=cast.project,
-        trajectory=row,
-        detector="d",
-        bucket="format_error",
-        score=0.5,
-        own_score=0.5,
-        evidence=CANARY,
-    )
+    proposed(row, "format_error", 0.5, evidence=CANARY)
     decide(trajectory=row, actor=Actor(cast.reviewer), bucket="format_error", corrected={"text": CANARY})
     clustering = Clustering.objects.create(project=cast.project, created_by=cast.admin, up_to=row.pk)
     cluster = Cluster.objects.create(clustering=clustering, words=[CANARY], calls=[CANARY], medoid=row, size=1)

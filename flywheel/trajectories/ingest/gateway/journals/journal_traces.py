@@ -26,6 +26,8 @@ from flywheel.trajectories.ingest.gateway.journals.journal_contents import (
 OVERRIDES = "gateway.overrides"
 """Key of a trajectory's metadata and attributes: names of what callers say otherwise than the version."""
 SHADOW_OF = "gateway.shadow_of"
+OUR_END = "cut off: the gateway's process ended while the answer was on its way"
+"""The error of a call that says nothing of the server that was asked."""
 SHOWN = 20_000
 """Characters that are kept of an answer which cannot be read."""
 
@@ -126,7 +128,7 @@ def _error(seen: Seen, answer: Answer) -> str:
     if end.get("error"):
         return text(end["error"])
     if seen.end is None and not answer.is_whole:
-        return "cut off: the gateway's process ended while the answer was on its way"
+        return OUR_END
     if not answer.completion:
         return f"the upstream's answer is not a {'response' if seen.is_response else 'chat completion'}"
     return ""
