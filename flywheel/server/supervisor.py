@@ -25,8 +25,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
-from flywheel.system import env, postgres
+from flywheel.core.network.key_hosts import SUFFIX, VLLM_KEY
+from flywheel.system import devices, env, postgres
 from flywheel.system.data_directory import PostgresError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +129,10 @@ def children() -> list[Child]:
     if env.served_mb():
         found.append(Child("weights", [python, "-m", "workers.policies.small_weights"]))
     if env.serve() == "vllm":
-        found.append(Child("vllm", [python, "-m", "workers.policies.vllm_keeper"]))
+        places = range(len(env.vllm_urls()))
+        found += [
+            Child(f"vllm {place}", [python, "-m", "workers.policies.vllm_keeper", str(place)]) for place in places
+        ]
     if env.grpc_port() is not None:
         found.append(Child("grpc", [python, "manage.py", "otlp_grpc"]))
     return found
@@ -156,6 +161,8 @@ def _run(demo: bool, workbench: str) -> None:
         story = Child("story", [sys.executable, "-m", "workers.programs.demo"])
         try:
             _check_ports()
+            if env.serve():
+                _share_with_vllm()
             if database is not None:
                 database.start()
             python = sys.executable
@@ -238,6 +245,13 @@ def _check_ports() -> None:
                 raise env.BadSetting(
                     f"{name}={port} on {env.bind()} cannot be used ({error.strerror}): choose a free one"
                 ) from None
+
+
+def _share_with_vllm() -> None:
+    """Tell the children that vLLM's key may go to its servers, and which GPUs are left beside its own."""
+    os.environ.setdefault(f"{VLLM_KEY}{SUFFIX}", ",".join(urlsplit(url).netloc for url in env.vllm_urls()))
+    if env.serve_gpus():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices.gpus())
 
 
 def _wait_until_ready(running: list[Child]) -> None:

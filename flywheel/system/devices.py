@@ -18,14 +18,14 @@ WORDS = {"cuda": ("GPU", "GPUs"), "cpu": ("CPU slot", "CPU slots"), "ray": ("Ray
 
 def offered() -> dict[str, list[str]]:
     """The devices of this process's worker, by label. Raises BadSetting."""
-    gpus, asked = _gpus(), env.devices()
+    names, asked = gpus(), env.devices()
     if asked is None:
-        asked = ({"cuda": len(gpus)} if gpus else {"cpu": 1}) | {"ray": 1}
+        asked = ({"cuda": len(names)} if names else {"cpu": 1}) | {"ray": 1}
     if not env.ray_address():
         asked = {**asked, "ray": 0}
     numbered = [str(number) for number in range(max(asked.values()))]
     return {
-        label: ((gpus or numbered) if label == "cuda" else numbered)[: asked[label]]
+        label: ((names or numbered) if label == "cuda" else numbered)[: asked[label]]
         for label in LABELS
         if asked.get(label)
     }
@@ -36,14 +36,17 @@ def counted(number: int, label: str) -> str:
     return f"{number} {WORDS[label][number != 1]}"
 
 
-def _gpus() -> list[str]:
-    """Names of the GPUs that this process may use; none where torch is the build without CUDA."""
+def gpus() -> list[str]:
+    """Names of the GPUs that this process may use and that are not vLLM's; none where torch is the build without
+    CUDA."""
+    vllm = env.serve_gpus()
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [name for part in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if (name := part.strip())]
+        names = (part.strip() for part in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+        return [name for name in names if name and name not in vllm]
     try:
         if metadata.version("torch").endswith("+cpu"):
             return []
     except metadata.PackageNotFoundError:
         return []
     found = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    return sorted(filter(str.isdigit, found), key=int)
+    return sorted((name for name in found if name.isdigit() and name not in vllm), key=int)

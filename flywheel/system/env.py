@@ -75,6 +75,12 @@ VARIABLES = {
             "vLLM server; empty otherwise",
         ),
         Variable(
+            "FLYWHEEL_SERVE_GPUS",
+            "",
+            "GPUs such as 0,1 that are vLLM's with FLYWHEEL_SERVE=vllm: a server with a base of its own on each, at "
+            "ports one after the other; training leaves them alone. Empty for one server, which shares the GPUs",
+        ),
+        Variable(
             "FLYWHEEL_SERVED_MB",
             "500",
             "megabytes, 0 to 100000, of weights that a version may have for Flywheel to answer `agent@live` with it "
@@ -296,12 +302,12 @@ def _server(value: str) -> str:
 
 
 def vllm_url() -> str:
-    """The address of the vLLM server, without a slash at its end; empty for none."""
+    """The address of the vLLM server, or of the first, without a slash at its end; empty for none."""
     return _read("FLYWHEEL_VLLM_URL", _server) or (OWN_VLLM_URL if serve() else "")
 
 
 def serve() -> str:
-    """`vllm` where the supervisor keeps a vLLM server; else empty."""
+    """`vllm` where the supervisor keeps vLLM servers; else empty."""
 
     def convert(value: str) -> str:
         if value not in ("", "vllm"):
@@ -309,6 +315,28 @@ def serve() -> str:
         return value
 
     return _read("FLYWHEEL_SERVE", convert)
+
+
+def serve_gpus() -> list[str]:
+    """Names of the GPUs that are vLLM's alone, with a server on each; none for one server that shares them."""
+
+    def convert(value: str) -> list[str]:
+        found = [part.strip() for part in value.split(",") if part.strip()]
+        if len(found) > 16 or len(set(found)) < len(found) or not all(re.fullmatch(r"[\w-]+", name) for name in found):
+            raise ValueError
+        return found
+
+    return _read("FLYWHEEL_SERVE_GPUS", convert)
+
+
+def vllm_urls() -> list[str]:
+    """The addresses of all vLLM servers of this installation, that of `vllm_url` first; none without one."""
+    first = vllm_url()
+    if not first:
+        return []
+    parts = urlsplit(first)
+    more = range(1, len(serve_gpus()) if serve() else 0)
+    return [first, *(f"http://{parts.hostname}:{(parts.port or 80) + place}" for place in more)]
 
 
 def served_mb() -> int:

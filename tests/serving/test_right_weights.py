@@ -15,6 +15,7 @@ from flywheel.evals.serving import loaded_adapters
 from flywheel.evals.serving.loaded_adapters import ServerError
 from flywheel.promotions.models import Ramp, SelfTest
 from flywheel.promotions.ramps import self_tests
+from flywheel.system import env
 from flywheel.trajectories.ingest.gateway import routing
 from tests.conftest import Build
 from tests.serving.conftest import make_adapter
@@ -52,7 +53,9 @@ def test_each_answer_is_of_the_weights_whose_digest_it_bears(
 
     def unload(version: Version) -> None:
         with contextlib.suppress(ServerError):  # it may never have been loaded
-            loaded_adapters._call("POST", "/v1/unload_lora_adapter", {"lora_name": loaded_adapters.name_of(version)})
+            loaded_adapters._call(
+                env.vllm_url(), "POST", "/v1/unload_lora_adapter", {"lora_name": loaded_adapters.name_of(version)}
+            )
 
     expected = telling(versions)
     heard = Heard()
@@ -82,8 +85,8 @@ def test_a_ramps_self_test_passes_on_it_and_sees_another_adapter_under_the_name(
     other = tmp_path / "other"
     assert versions[2].adapter is not None
     shutil.copytree(artifacts.local(versions[2].adapter), other)
-    loaded_adapters._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
-    loaded_adapters._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(other)})
+    loaded_adapters._call(env.vllm_url(), "POST", "/v1/unload_lora_adapter", {"lora_name": name})
+    loaded_adapters._call(env.vllm_url(), "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(other)})
     SelfTest.objects.all().delete()
     ramp_self_tests.make(self_tests.due())
     test = SelfTest.objects.get()

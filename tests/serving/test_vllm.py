@@ -29,6 +29,7 @@ from flywheel.environments.versions import environment_versions
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.live_version import make_first
+from flywheel.system import env
 from tests.conftest import Build
 from tests.evals.fake import submit, work
 from tests.pages import page_of
@@ -65,13 +66,13 @@ def engine(server: str, model: str, again: Callable[[], object] = lambda: None) 
 
 
 def names() -> list[str]:
-    return loaded_adapters._models()[1]
+    return loaded_adapters._models(env.vllm_url())[1]
 
 
 def _empty() -> None:
     """Take from the server what other tests had it load: in a full one the first of three would make room."""
     for name in names():
-        loaded_adapters._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        loaded_adapters._call(env.vllm_url(), "POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
 
 def test_adapters_are_loaded_answer_as_in_the_worker_and_make_room(
@@ -143,7 +144,7 @@ def test_a_killed_workers_run_goes_on_and_makes_no_attempt_twice(
 def test_a_server_that_forgot_the_adapter_gets_it_again(server: str, version: Make) -> None:
     one = version(4)
     name = loaded_adapters.load(one)
-    loaded_adapters._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+    loaded_adapters._call(env.vllm_url(), "POST", "/v1/unload_lora_adapter", {"lora_name": name})
     assert name not in names()
 
     def load() -> None:
@@ -269,7 +270,7 @@ def test_without_the_identity_adapter_it_fails_where_rows_are_mixed_up_and_nothi
     assert plain.weights is not None
     bare = loaded_adapters.base_name(plain.weights.digest)
     probes = [f"probe{number}-{plain.weights.digest[:8]}" for number in range(loaded_adapters.SLOTS)]
-    loaded_adapters._ensure(dict.fromkeys(probes, lora_adapters.probe(plain.weights)))
+    loaded_adapters._ensure(env.vllm_url(), dict.fromkeys(probes, lora_adapters.probe(plain.weights)))
     monkeypatch.setattr(loaded_adapters, "load_arms", lambda *_: ([bare], probes))
     run = submit(build, build.task_set(), plain, engine=Engine.VLLM)
     work(run)

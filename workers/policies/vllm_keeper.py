@@ -1,6 +1,6 @@
-"""`python -m workers.policies.vllm_keeper`, which the supervisor starts with FLYWHEEL_SERVE=vllm: vLLM with the base
-that was chosen in the browser, by the program of `make serve`; started anew when another base is chosen, and when it
-ends, after a pause that grows."""
+"""`python -m workers.policies.vllm_keeper [PLACE]`, which the supervisor starts with FLYWHEEL_SERVE=vllm, once for each
+server: vLLM with the base that was chosen in the browser for this place, by the program of `make serve`; started anew
+when another base is chosen, and when it ends, after a pause that grows."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ from flywheel.server.supervisor import Stop, die_with_parent, raise_stop
 from flywheel.system import env
 
 if TYPE_CHECKING:
-    from flywheel.evals.models import ChosenBase
+    from flywheel.agents.models import ChosenBase
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,16 +47,18 @@ def main() -> None:
         signal.signal(number, raise_stop)
     env.prepare_home()
     with suppress(Stop):
-        keep()
+        keep(int((sys.argv[1:] or ["0"])[0]))
 
 
-def keep() -> None:
-    """Serve what is chosen, for ever."""
-    from flywheel.evals.serving import chosen_base
+def keep(place: int = 0) -> None:
+    """Serve what is chosen for this place, for ever, on its GPU where it has one of its own."""
+    from flywheel.agents.weights import chosen_bases
 
+    if gpus := env.serve_gpus():
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place]
     failures = 0
     while True:
-        row = _answer(chosen_base.chosen)
+        row = _answer(lambda: chosen_bases.chosen(place))
         if row is None:
             time.sleep(LOOK_S)
             continue
@@ -78,7 +80,8 @@ def command(row: "ChosenBase") -> list[str]:
     """The command that serves what is chosen."""
     version = row.version
     words = [sys.executable, "-m", "workers.programs.vllm_server", "--version", str(version)]
-    return [*words, "--project", version.agent.project.slug, "--port", str(urlsplit(env.vllm_url()).port)]
+    port = urlsplit(env.vllm_urls()[row.place]).port
+    return [*words, "--project", version.agent.project.slug, "--port", str(port)]
 
 
 def _serve(row: "ChosenBase") -> None:
@@ -120,15 +123,15 @@ def _read(file: IO[bytes]) -> bytes:
 
 
 def _is_current(row: "ChosenBase") -> bool:
-    from flywheel.evals.serving import chosen_base
+    from flywheel.agents.weights import chosen_bases
 
-    return _answer(lambda: chosen_base.is_current(row)) is not False
+    return _answer(lambda: chosen_bases.is_current(row)) is not False
 
 
 def _say(row: "ChosenBase", state: str, **told: Any) -> None:
-    from flywheel.evals.serving import chosen_base
+    from flywheel.agents.weights import chosen_bases
 
-    _answer(lambda: chosen_base.report(row, state, **told))
+    _answer(lambda: chosen_bases.report(row, state, **told))
 
 
 def _answer(ask: Callable[[], T]) -> T | None:

@@ -9,13 +9,13 @@ from django.db import connections
 from flywheel.accounts.project_settings.server_addresses import key_of
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
+from flywheel.agents.weights import chosen_bases
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.edge.jobs import Lease
 from flywheel.evals.models import EvalRun
 from flywheel.evals.serving import loaded_adapters, version_isolation
-from flywheel.system import env
 from workers.engines.isolation import check_isolation
 from workers.engines.process_engine import READER, ProcessEngine
 from workers.engines.vllm_engine import VllmEngine
@@ -47,7 +47,12 @@ def open_served(lease: Lease, run: EvalRun, environment: Environment, tasks: Seq
         name = loaded_adapters.name_of(run.version)
         settings = run.version.endpoint.get("chat_template_kwargs")
         return VllmEngine(
-            env.vllm_url(), name, key_of(VLLM_KEY), again=again, reader=reader, chat_template_kwargs=settings
+            chosen_bases.address_of(run.version),
+            name,
+            key_of(VLLM_KEY),
+            again=again,
+            reader=reader,
+            chat_template_kwargs=settings,
         )
 
     def test() -> None:

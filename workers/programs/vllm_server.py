@@ -102,8 +102,7 @@ def _run(words: list[str], base: Path, name: str, url: str, log: Any) -> None:
     """Serve until it is ended. Raises CannotServe."""
     with started(words, environment(base), log) as server:
         _wait(server, url, log)
-        os.environ["FLYWHEEL_VLLM_URL"] = url
-        live = "".join(f", {name}" for name in _load_live())
+        live = "".join(f", {name}" for name in _load_live(url))
         print(
             f"vLLM is ready: {name}{live} at {url}. For evals on it start Flywheel with FLYWHEEL_VLLM_URL={url}",
             flush=True,
@@ -281,14 +280,14 @@ def _wait(server: subprocess.Popen[bytes], url: str, log: Any) -> None:
     raise CannotServe(f"vLLM did not start: it ended{_how(server.returncode)}. Its last words:\n{_last_words(log)}")
 
 
-def _load_live() -> list[str]:
+def _load_live(url: str) -> list[str]:
     """The names of the live versions that it answers for from now on; none where there is no database yet."""
     from django.db import Error
 
     from flywheel.evals.serving import loaded_adapters
 
     try:
-        return loaded_adapters.load_live()
+        return loaded_adapters.load_live(url)
     except Error as error:
         print(f"flywheel: no adapter of a live version is loaded, the database is away: {error}", file=sys.stderr)
         return []

@@ -1,4 +1,4 @@
-"""The page of this installation's vLLM server: how it is, and which base it has."""
+"""The page of this installation's vLLM servers: how each is, and which base it has."""
 
 from typing import Any
 
@@ -9,23 +9,26 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
+from flywheel.agents.models import ChosenBase
 from flywheel.agents.references import find_version
+from flywheel.agents.weights import chosen_bases
 from flywheel.edge.htmx import answer
 from flywheel.edge.refusals import Refused
-from flywheel.evals.serving import chosen_base
 from flywheel.evals.serving.loaded_adapters import base_name
 from flywheel.system import env
 
 
 class BaseForm(forms.Form):
+    place = forms.TypedChoiceField(label="Server", coerce=int, empty_value="0", required=False)
     version = forms.ChoiceField(label="Base")
     anyway = forms.BooleanField(label="Replace anyway", required=False)
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        rows = chosen_base.offered(project)
-        choices = [(str(row), f"base of {row}, {_size(row.weights.size)}") for row in rows if row.weights]
-        self.fields["version"].choices = choices  # type: ignore[attr-defined]
+        rows = chosen_bases.offered(project)
+        bases = [(str(row), f"base of {row}, {_size(row.weights.size)}") for row in rows if row.weights]
+        self.fields["version"].choices = bases  # type: ignore[attr-defined]
+        self.fields["place"].choices = list(enumerate(env.vllm_urls()))  # type: ignore[attr-defined]
 
 
 @require_GET
@@ -43,7 +46,8 @@ def choose(request: PageRequest) -> HttpResponse:
     if form.is_valid():
         version = find_version(request.project, form.cleaned_data["version"])
         try:
-            chosen_base.choose(version=version, actor=request.actor, anyway=form.cleaned_data["anyway"])
+            place, anyway = int(form.cleaned_data["place"]), form.cleaned_data["anyway"]
+            chosen_bases.choose(version=version, actor=request.actor, place=place, anyway=anyway)
             return redirect("evals:serving", request.project.slug)
         except Refused as refused:
             form.add_error(refused.field or None, str(refused))
@@ -51,16 +55,27 @@ def choose(request: PageRequest) -> HttpResponse:
 
 
 def _page(request: PageRequest, form: BaseForm, status: int = 200) -> HttpResponse:
-    row = chosen_base.chosen()
+    urls, gpus = env.vllm_urls(), env.serve_gpus()
     context = {
         "form": form,
-        "row": row,
-        "name": base_name(row.version.weights.digest) if row and row.version.weights else "",
-        "is_ours": row is not None and row.version.agent.project_id == request.project.pk,
+        "servers": [
+            _server(request.project, url, gpus[place] if gpus else "", chosen_bases.chosen(place))
+            for place, url in enumerate(urls)
+        ],
         "is_kept": env.serve() == "vllm",
         "url": env.vllm_url(),
     }
-    return answer(request, "evals/serving.html", "evals/_served_base.html", context, status)
+    return answer(request, "evals/serving.html", "evals/_served_bases.html", context, status)
+
+
+def _server(project: Project, url: str, gpu: str, row: ChosenBase | None) -> dict[str, Any]:
+    return {
+        "url": url,
+        "gpu": gpu,
+        "row": row,
+        "name": base_name(row.version.weights.digest) if row and row.version.weights else "",
+        "is_ours": row is not None and row.version.agent.project_id == project.pk,
+    }
 
 
 def _size(count: int) -> str:

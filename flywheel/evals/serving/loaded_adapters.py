@@ -1,4 +1,4 @@
-"""The vLLM server of this installation: which versions it can answer for, and the adapters that it has.
+"""The vLLM servers of this installation: which versions they can answer for, and the adapters that they have.
 
 One server has one base in memory and takes LoRA adapters at run time, each under a name of its own. The base is called
 by its weights' digest, `base-1a2b3c4d5e6f`; a version by its number and its adapter's digest, `mail-agent-v3-9f8e7d6c`;
@@ -25,7 +25,7 @@ from flywheel.accounts.project_settings.server_addresses import key_of
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.version_content import TRANSFORMERS
-from flywheel.agents.weights import lora_adapters
+from flywheel.agents.weights import chosen_bases, lora_adapters
 from flywheel.agents.weights.lora_adapters import NotServable
 from flywheel.core.network.http_replies import Reply
 from flywheel.core.network.key_hosts import VLLM_KEY
@@ -84,10 +84,11 @@ def check_base(version: Version, until: float = inf) -> None:
     """Raise ServerError unless the server serves the version's base, not later than `until`. Only an adapter can be
     loaded at run time; weights of its own are another server's base."""
     assert version.weights is not None
-    bases, _ = _models(until)
+    url = chosen_bases.address_of(version)
+    bases, _ = _models(url, until)
     if base_name(version.weights.digest) not in bases:
         raise ServerError(
-            f"the server at {env.vllm_url()} serves {', '.join(bases) or 'nothing'}, and {version} is made of "
+            f"the server at {url} serves {', '.join(bases) or 'nothing'}, and {version} is made of "
             f"{base_name(version.weights.digest)}. Only adapters are loaded at run time; other weights, such as those "
             f"of a full fine-tune, are a base of their own: {_way_out(version)}, or let the worker ask it"
         )
@@ -104,13 +105,12 @@ def load(version: Version, until: float = inf) -> str:
     than `until`, of `time.monotonic()`."""
     check(version)
     check_base(version, until)
-    _ensure({name_of(version): _place(version)}, until)
-    return name_of(version)
+    return _load_at(chosen_bases.address_of(version), version, until)
 
 
 def has(version: Version) -> bool:
     """Whether the server has it now; one that was started anew has forgotten. Raises ServerError."""
-    return name_of(version) in _models()[1]
+    return name_of(version) in _models(chosen_bases.address_of(version))[1]
 
 
 def load_arms(version: Version, beside: Sequence[Version] = ()) -> tuple[list[str], list[str]]:
@@ -127,22 +127,24 @@ def load_arms(version: Version, beside: Sequence[Version] = ()) -> tuple[list[st
     arms[_made_name("identity", version)] = lora_adapters.identity(version.weights)
     probes = _probes(version)[: max(1, SLOTS - len(arms))]
     others = {name: one for one in beside if (name := name_of(one)) not in arms}
-    found = _ensure(arms | dict.fromkeys(probes, lora_adapters.probe(version.weights)), beside=others)
+    wanted = arms | dict.fromkeys(probes, lora_adapters.probe(version.weights))
+    found = _ensure(chosen_bases.address_of(version), wanted, beside=others)
     names = [*arms, *found]
     return names, probes[: max(1, SLOTS - len(names))]
 
 
-def load_live() -> list[str]:
-    """Have the server answer for every live version that it can, and for the other version of an open split, for the
-    gateway; their names. Raises ServerError."""
-    bases, _ = _models()
+def load_live(url: str) -> list[str]:
+    """Have the server at this address answer for every live version that it can, and for the other version of an open
+    split, for the gateway; their names. Raises ServerError."""
+    bases, _ = _models(url)
     names = []
+
     live = ("live__agent", "live__weights", "live__adapter")
     for agent in Agent.objects.exclude(live=None).select_related(*live).order_by("pk"):
         version = agent.live
         if version is not None and version.weights and base_name(version.weights.digest) in bases:
             try:
-                name = load(version)
+                name = _load_at(url, version)
             except CANNOT:
                 continue
             Agent.objects.filter(pk=agent.pk, live=version).update(served=name)
@@ -150,9 +152,9 @@ def load_live() -> list[str]:
     parts = [f"{arm}__{part}" for arm in ("live", "candidate") for part in ("agent", "weights", "adapter")]
     for split in Split.objects.filter(closed_at=None).exclude(served={}).select_related(*parts).order_by("pk"):
         other = split.live if split.is_holdback else split.candidate
-        if split.served.get(str(other.pk)):
+        if split.served.get(str(other.pk)) and other.weights and base_name(other.weights.digest) in bases:
             with contextlib.suppress(*CANNOT):  # its calls say so, and are judged
-                names.append(load(other))
+                names.append(_load_at(url, other))
     return names
 
 
@@ -165,6 +167,13 @@ def hand_over(version: Version, *, within_s: float) -> tuple[str, str]:
         return load(version, time.monotonic() + within_s), ""
     except CANNOT as error:
         return "", str(error)
+
+
+def _load_at(url: str, version: Version, until: float = inf) -> str:
+    """Have the server there, which has the version's base, answer for it; its name there."""
+    check(version)
+    _ensure(url, {name_of(version): _place(version)}, until)
+    return name_of(version)
 
 
 def _made_name(kind: str, version: Version) -> str:
@@ -195,28 +204,30 @@ def _live_beside(version: Version) -> list[Version]:
 
 
 @transaction.atomic
-def _ensure(wanted: Mapping[str, Path], until: float = inf, beside: Mapping[str, Version] | None = None) -> list[str]:
-    """Load what is missing, and the first of `beside` for which there is room and which load; which of these it has
-    then.
+def _ensure(
+    url: str, wanted: Mapping[str, Path], until: float = inf, beside: Mapping[str, Version] | None = None
+) -> list[str]:
+    """Have the server load what is missing, and the first of `beside` for which there is room and which load; which of
+    these it has then.
 
     One process at a time, so that two do not take each other's room.
     """
-    _wait_for_turn(until)
-    _, loaded = _models(until)
+    _wait_for_turn(url, until)
+    _, loaded = _models(url, until)
     ours = [name for name in loaded if _OURS.fullmatch(name)]
     in_use = {*wanted, *_in_use()}
     others = beside or {}
     fitting = _fitting(others, in_use, LOADED - SPARE - len(in_use.intersection([*wanted, *ours])))
     missing = [name for name in (*wanted, *fitting) if name not in loaded]
-    for name in _too_many(ours, LOADED - len(missing), {*in_use, *fitting}) if missing else ():
-        _call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, until)
+    for name in _too_many(url, ours, LOADED - len(missing), {*in_use, *fitting}) if missing else ():
+        _call(url, "POST", "/v1/unload_lora_adapter", {"lora_name": name}, until)
         loaded.remove(name)
     for name, place in wanted.items():
         if name not in loaded:
-            _put(name, place, until)
+            _put(url, name, place, until)
     taken: list[str] = []
     for name in dict.fromkeys([*fitting, *others]):  # for one that does not load the next
-        if len(taken) < len(fitting) and (name in loaded or _takes(name, others[name], until)):
+        if len(taken) < len(fitting) and (name in loaded or _takes(url, name, others[name], until)):
             taken.append(name)
     return taken
 
@@ -231,32 +242,32 @@ def _fitting(names: Iterable[str], in_use: Collection[str], room: int) -> list[s
     return found[:BESIDE]
 
 
-def _put(name: str, place: Path, until: float) -> None:
-    _call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(place)}, until)
+def _put(url: str, name: str, place: Path, until: float) -> None:
+    _call(url, "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(place)}, until)
 
 
-def _takes(name: str, version: Version, until: float) -> bool:
+def _takes(url: str, name: str, version: Version, until: float) -> bool:
     try:
-        _put(name, _place(version), until)
+        _put(url, name, _place(version), until)
     except CANNOT:
         return False
     return True
 
 
-def _wait_for_turn(until: float) -> None:
+def _wait_for_turn(url: str, until: float) -> None:
     with connection.cursor() as cursor:
         if until < inf:
             wait_ms = max(1, int(1000 * (until - time.monotonic())))
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{wait_ms}ms"])
         try:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext('flywheel.evals.serving.loaded_adapters'))")
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{__name__} {url}"])
         except OperationalError as error:
             if not isinstance(error.__cause__, LockNotAvailable):
                 raise
-            raise ServerError(f"the vLLM server at {env.vllm_url()} is being asked to load something else") from error
+            raise ServerError(f"the vLLM server at {url} is being asked to load something else") from error
 
 
-def _too_many(loaded: Collection[str], room: int, in_use: set[str]) -> list[str]:
+def _too_many(url: str, loaded: Collection[str], room: int, in_use: set[str]) -> list[str]:
     """Those that must go, the longest unused first. Raises ServerError when too many are in use."""
     last: dict[str, int] = {}
     for run in _runs().defer("isolation").order_by("-pk")[:REMEMBERED]:
@@ -265,7 +276,7 @@ def _too_many(loaded: Collection[str], room: int, in_use: set[str]) -> list[str]
     excess = max(0, len(loaded) - room)
     if excess > len(free):
         raise ServerError(
-            f"the server at {env.vllm_url()} has {len(loaded)} adapters, {len(loaded) - len(free)} of them in use; "
+            f"the server at {url} has {len(loaded)} adapters, {len(loaded) - len(free)} of them in use; "
             f"Flywheel keeps {LOADED} there at most. Wait until an eval run is over"
         )
     return free[:excess]
@@ -290,18 +301,18 @@ def _runs() -> QuerySet[EvalRun]:
     return rows.select_related("version__adapter").defer("summary", "judges")
 
 
-def _models(until: float = inf) -> tuple[list[str], list[str]]:
+def _models(url: str, until: float = inf) -> tuple[list[str], list[str]]:
     """The bases that the server serves, and the adapters, in the order in which they were loaded."""
     try:
-        rows = _call("GET", "/v1/models", until=until)["data"]
+        rows = _call(url, "GET", "/v1/models", until=until)["data"]
         return [row["id"] for row in rows if not row["parent"]], [row["id"] for row in rows if row["parent"]]
     except (KeyError, TypeError) as error:
-        raise ServerError(f"{env.vllm_url()}/v1/models does not answer as vLLM does: {error!r}") from error
+        raise ServerError(f"{url}/v1/models does not answer as vLLM does: {error!r}") from error
 
 
-def _call(method: str, path: str, body: dict[str, Any] | None = None, until: float = inf) -> Any:
+def _call(url: str, method: str, path: str, body: dict[str, Any] | None = None, until: float = inf) -> Any:
     """Call the server and return its answer. Raises ServerError for everything but success."""
-    url, key = env.vllm_url(), key_of(VLLM_KEY)
+    key = key_of(VLLM_KEY)
     if not url:
         raise ServerError("no vLLM server is set: start one with make serve, and set FLYWHEEL_VLLM_URL to its address")
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})

@@ -24,7 +24,7 @@ from flywheel.accounts.models import AuditEntry
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.splits import open_splits
-from flywheel.agents.weights import lora_adapters, served_weights
+from flywheel.agents.weights import chosen_bases, lora_adapters, served_weights
 from flywheel.agents.weights.served_weights import Address
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
@@ -51,9 +51,11 @@ class Vllm:
         self.adapters: dict[str, str] = {}
         self.said: list[tuple[str, str]] = []
         self.refused: set[str] = set()
+        self.urls: set[str] = set()
         self.is_away = False
 
-    def call(self, method: str, path: str, body: dict[str, Any] | None = None, until: float = inf) -> Any:
+    def call(self, url: str, method: str, path: str, body: dict[str, Any] | None = None, until: float = inf) -> Any:
+        self.urls.add(url)
         if self.is_away:
             raise loaded_adapters.ServerError("it does not answer")
         if method == "GET":
@@ -289,7 +291,7 @@ def test_a_server_that_does_not_take_it_stops_a_promotion_but_not_the_way_back(
     assert (Agent.objects.get().live, Agent.objects.get().served) == (first, "")
     assert AuditEntry.objects.get(action="promotions.rollback").data["unserved"].endswith("(it does not answer)")
     vllm.is_away = False
-    assert loaded_adapters.load_live() == [loaded_adapters.name_of(first)]
+    assert loaded_adapters.load_live(URL) == [loaded_adapters.name_of(first)]
     assert Agent.objects.get().served == loaded_adapters.name_of(first)
 
 
@@ -303,7 +305,7 @@ def test_both_arms_of_an_open_split_stay_and_its_candidate_is_loaded_again_with_
     split = Split.objects.create(
         agent=live.agent, live=live, candidate=candidate, share=500, salt="s", served=names, lease_until=timezone.now()
     )
-    assert sorted(loaded_adapters.load_live()) == sorted(names.values())
+    assert sorted(loaded_adapters.load_live(URL)) == sorted(names.values())
     with pytest.raises(loaded_adapters.ServerError, match="2 of them in use"):
         loaded_adapters.load(version(3))
     Split.objects.filter(pk=split.pk).update(closed_at=timezone.now())
@@ -363,7 +365,9 @@ def test_the_way_back_waits_for_no_server(
     monkeypatch.setattr(promoting, "ROLLBACK_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent, psycopg.connect(**_database()) as other:
         if busy:
-            other.execute("SELECT pg_advisory_xact_lock(hashtext('flywheel.evals.serving.loaded_adapters'))")
+            other.execute(
+                "SELECT pg_advisory_xact_lock(hashtext(%s))", [f"flywheel.evals.serving.loaded_adapters {URL}"]
+            )
         else:
             monkeypatch.setenv("FLYWHEEL_VLLM_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
             monkeypatch.setattr(loaded_adapters, "_call", REAL_CALL)
@@ -383,13 +387,27 @@ def _database() -> dict[str, Any]:
     return {name: known[name] for name in ("dbname", "user", "password", "host", "port") if name in known}
 
 
-def test_a_server_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://127.0.0.1:9")
+def test_a_server_that_is_not_there_is_said_so() -> None:
     with pytest.raises(loaded_adapters.ServerError, match=r"the vLLM server at http://127.0.0.1:9 does not answer"):
-        loaded_adapters.load_live()
+        loaded_adapters.load_live("http://127.0.0.1:9")
 
 
-def test_a_server_that_drips_its_answer_is_not_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_servers_the_one_that_has_the_base_is_asked(
+    version: Make, vllm: Vllm, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_SERVE", "vllm")
+    monkeypatch.setenv("FLYWHEEL_SERVE_GPUS", "0,1")
+    one = version(1)
+    loaded_adapters.load(one)
+    assert vllm.urls == {URL}, "nobody has chosen anything: the first one says what it has"
+    vllm.urls.clear()
+    chosen_bases.choose(version=one, actor=Actor(cast.admin), place=1)
+    loaded_adapters.load_arms(one, [version(2)])
+    assert loaded_adapters.has(one)
+    assert vllm.urls == {"http://127.0.0.1:8101"}
+
+
+def test_a_server_that_drips_its_answer_is_not_waited_for_longer() -> None:
     over = threading.Event()
 
     def drip(server: socket.socket) -> None:
@@ -405,10 +423,9 @@ def test_a_server_that_drips_its_answer_is_not_waited_for_longer(monkeypatch: py
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=drip, args=[server])
         thread.start()
-        monkeypatch.setenv("FLYWHEEL_VLLM_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
         try:
             with pytest.raises(loaded_adapters.ServerError, match="does not answer: timed out"):
-                loaded_adapters._models(time.monotonic() + 1)
+                loaded_adapters._models(f"http://127.0.0.1:{server.getsockname()[1]}", time.monotonic() + 1)
         finally:
             over.set()
             thread.join()

@@ -1,13 +1,14 @@
 """The keeper of vLLM, with a program of the test's own in its place."""
 
+import os
 import sys
 from typing import Any
 
 import pytest
 
 from flywheel.accounts.actors import Actor
-from flywheel.evals.models import ChosenBase
-from flywheel.evals.serving import chosen_base
+from flywheel.agents.models import ChosenBase
+from flywheel.agents.weights import chosen_bases
 from flywheel.server.supervisor import Stop
 from tests.conftest import Build
 from tests.evals.fake import adapted
@@ -25,12 +26,15 @@ def test_it_serves_what_is_chosen_starts_anew_with_another_and_says_why_one_ende
     monkeypatch.setattr(vllm_keeper, "LOOK_S", 0.01)
     monkeypatch.setattr(vllm_keeper, "PAUSE_S", 0.02)
     actor, one, other = Actor(build.cast.admin), adapted(build, 1), adapted(build, 2, base=7)
-    chosen_base.choose(version=one, actor=actor)
+    chosen_bases.choose(version=one, actor=actor)
     made = vllm_keeper.command(ChosenBase.objects.get())
     assert made[-6:] == ["--version", str(one), "--project", "acme", "--port", "8100"]
+    monkeypatch.setenv("FLYWHEEL_SERVE_GPUS", "4,5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert vllm_keeper.command(ChosenBase(version=one, place=1))[-2:] == ["--port", "8101"]
     programs = [SERVING, ENDING, ENDING]
     seen: list[tuple[str, Any, str]] = []
-    report = chosen_base.report
+    report = chosen_bases.report
 
     def command(_: ChosenBase) -> list[str]:
         if not programs:
@@ -41,10 +45,10 @@ def test_it_serves_what_is_chosen_starts_anew_with_another_and_says_why_one_ende
         report(row, state, **more)
         seen.append((state, more.get("failures"), str(row.version)))
         if state == "ready":
-            chosen_base.choose(version=other, actor=actor)
+            chosen_bases.choose(version=other, actor=actor)
 
     monkeypatch.setattr(vllm_keeper, "command", command)
-    monkeypatch.setattr(chosen_base, "report", told)
+    monkeypatch.setattr(chosen_bases, "report", told)
     with pytest.raises(Stop):
         vllm_keeper.keep()
     assert seen[:2] == [("starting", None, str(one)), ("ready", 0, str(one))]
@@ -56,3 +60,4 @@ def test_it_serves_what_is_chosen_starts_anew_with_another_and_says_why_one_ende
         ("starting", None, str(other)),
     ]
     assert ChosenBase.objects.get().problem == "no room for the cache"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4"

@@ -19,8 +19,8 @@ from workers.processes import model_process
 
 SUMMARY = 60
 """Lines within which torchrun's summary ends; what stands before it may be of an earlier start."""
-SERVER = ("FLYWHEEL_VLLM_URL", VLLM_KEY)
-"""What a trainer is told that asks the vLLM server: its address, and its key."""
+SERVER = ("FLYWHEEL_VLLM_URL", "FLYWHEEL_SERVE", "FLYWHEEL_SERVE_GPUS", VLLM_KEY)
+"""What a trainer is told that asks a vLLM server: their addresses, and the key."""
 
 
 class Trainer(Protocol):

@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -85,7 +85,7 @@ class RemotePolicy(TrainerCallback):
         self._probe = Sampling(settings["temperature"], 1.0, tokens)
         self._prompts = list(prompts)[:PROBES]
         self._before: tuple[list[Sampled], list[list[float]]] = [], []
-        self.server = server_of(run, ends)
+        self.server = server_of(run, run.spec.served_base, ends)
         self._prefix = f"rollouts-{run.spec.digest[:8]}-"
         self._attempt = attempt_of(run)
         self.room = meet(self.server, run.spec.served_base, "trains", self._prefix)
@@ -210,15 +210,16 @@ class RemotePolicy(TrainerCallback):
         )
 
 
-def server_of(run: Run, ends: Sequence[int] = ()) -> VllmSampler:
-    """The vLLM server that the environment names. Raises TrainingError where it names none."""
-    url = env.vllm_url()
-    if not url:
+def server_of(run: Run, base: str, ends: Sequence[int] = ()) -> VllmSampler:
+    """The vLLM server that has this base, of those that the environment names; the first where none has it, which
+    `meet` tells. Raises TrainingError where it names none."""
+    urls = env.vllm_urls()
+    if not urls:
         raise TrainingError(
             "sampler", "no vLLM server is set: start one with make serve, set FLYWHEEL_VLLM_URL and resume"
         )
     return VllmSampler(
-        url,
+        urls[0] if len(urls) == 1 else _having(base, urls),
         os.environ.get(VLLM_KEY, ""),
         ends=ends,
         concurrency=min(AT_ONCE, run.spec.settings["batch_size"]),
@@ -244,6 +245,23 @@ def meet(server: VllmSampler, wanted: str, does: str, prefix: str) -> int:
             f"{does} {wanted}: start it with make serve and a version of that base, then resume",
         )
     return int(bases[wanted])
+
+
+def _having(base: str, urls: Sequence[str]) -> str:
+    """Which server has the base; the first where none has it. One that is away is waited for."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        is_away = False
+        for url in urls:
+            with closing(VllmSampler(url, os.environ.get(VLLM_KEY, ""), patience_s=0)) as server:
+                try:
+                    if any(row["id"] == base for row in server.models()):
+                        return url
+                except Failed:
+                    is_away = True
+        if not is_away or time.monotonic() > until:
+            return urls[0]
+        time.sleep(1)
 
 
 def leave(run: Run, server: VllmSampler, prefix: str) -> None:

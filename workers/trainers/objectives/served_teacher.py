@@ -27,7 +27,7 @@ class ServedTeacher:
         trained_policy.check_source(taught.adapter, "teacher.adapter", "adapter")
         trained_policy.check_tokens(run.spec, taught)
         self.run, self.base = run, taught.served_base
-        self.server = remote_policy.server_of(run)
+        self.server = remote_policy.server_of(run, self.base)
         self._prefix = f"teacher-{run.spec.digest[:8]}-"
         self.name = f"{self._prefix}a{remote_policy.attempt_of(run)}"
         self.room = remote_policy.meet(self.server, self.base, "learns from", self._prefix) - 1

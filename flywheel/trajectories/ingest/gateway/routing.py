@@ -35,11 +35,10 @@ from flywheel.agents.splits import open_splits
 from flywheel.agents.splits.assignment import Arm, Unit
 from flywheel.agents.splits.met_units import met_units
 from flywheel.agents.splits.open_splits import OpenSplit
-from flywheel.agents.weights import served_weights
+from flywheel.agents.weights import chosen_bases, served_weights
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.traces import openai_messages
 from flywheel.core.traces.call_prices import Price
-from flywheel.system import env
 
 log = logging.getLogger(__name__)
 
@@ -363,9 +362,9 @@ def _server_of(version: Version, served: str) -> Any:
     which was started at some time."""
     if version.endpoint.get("kind") in ("openai", "program"):
         return version.endpoint if version.endpoint.get("base_url") else {}
-    if served and env.vllm_url():
+    if served and (url := chosen_bases.address_of(version)):
         key = VLLM_KEY if key_of(VLLM_KEY) else ""
-        return {"base_url": f"{env.vllm_url()}/v1", "model": served, "api_key_env": key}
+        return {"base_url": f"{url}/v1", "model": served, "api_key_env": key}
     if ours := served_weights.server_of(version):
         return {"base_url": f"{ours.url}/v1", "model": served_weights.name_of(version), "secret": ours.token}
     return {}

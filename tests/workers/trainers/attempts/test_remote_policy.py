@@ -103,6 +103,20 @@ def test_who_cannot_be_asked_is_said_before_anything_is_sampled(
     assert len(told) == 1
 
 
+def test_of_several_servers_the_one_with_the_base_samples(
+    make: Make, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = of(owned(directory(make)))
+    with served(base) as server:
+        port = int(server.url.rpartition(":")[2])
+        monkeypatch.setenv("FLYWHEEL_SERVE", "vllm")
+        monkeypatch.setenv("FLYWHEEL_SERVE_GPUS", "0,1")
+        monkeypatch.setenv("FLYWHEEL_VLLM_URL", f"http://127.0.0.1:{port - 1}")
+        assert RemotePolicy(run, [1], [[2]]).server.base_url == f"{server.url}/v1"
+        monkeypatch.setattr(remote_policy, "PATIENCE_S", 0)
+        assert remote_policy.server_of(run, "base-other").base_url == f"http://127.0.0.1:{port - 1}/v1"
+
+
 def of(run: Any) -> Any:
     (run.path / "events.jsonl").touch()
     return run

@@ -1,5 +1,6 @@
-"""Which base the vLLM server has that the supervisor keeps."""
+"""Which bases the vLLM servers have that the supervisor keeps."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -9,10 +10,10 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
-from flywheel.agents.models import Agent, Split
+from flywheel.agents.models import Agent, ChosenBase, Split
+from flywheel.agents.weights import chosen_bases
+from flywheel.core.network import key_hosts
 from flywheel.edge.refusals import Refused
-from flywheel.evals.models import ChosenBase
-from flywheel.evals.serving import chosen_base
 from flywheel.server import supervisor
 from flywheel.system import devices, env
 from tests.conftest import Build
@@ -41,13 +42,13 @@ def test_an_admin_chooses_a_base_in_the_browser_and_the_page_says_how_the_server
     assert client.post(post, {"version": str(one)}).status_code == 302
     row = ChosenBase.objects.get()
     assert (row.version, row.state, row.generation) == (one, "waiting", 1)
-    chosen_base.report(row, "down", problem="vLLM ended with code 3", failures=2, again_s=40)
+    chosen_bases.report(row, "down", problem="vLLM ended with code 3", failures=2, again_s=40)
     shown = page_of(client.get(page))
     assert "It ended 2 times and starts again" in shown
     assert "vLLM ended with code 3" in shown
     assert client.post(post, {"version": str(other)}).status_code == 302
-    assert not chosen_base.is_current(row)
-    chosen_base.report(row, "ready", problem="late")
+    assert not chosen_bases.is_current(row)
+    chosen_bases.report(row, "ready", problem="late")
     row = ChosenBase.objects.get()
     assert (row.version, row.state, row.problem, row.generation) == (other, "waiting", "", 2)
 
@@ -59,28 +60,67 @@ def test_what_would_lose_its_server_and_what_does_not_fit_is_refused(
     live, other, actor = adapted(build, 1), adapted(build, 2, base=7), Actor(build.cast.admin)
     Agent.objects.filter(pk=live.agent_id).update(live=live, served="assistant-v1-00000001")
     with pytest.raises(Refused, match=f"{live} would lose the server; tick Replace anyway"):
-        chosen_base.choose(version=other, actor=actor)
+        chosen_bases.choose(version=other, actor=actor)
     split = Split.objects.create(
         agent=live.agent, live=live, candidate=adapted(build, 3), salt="", lease_until=timezone.now(), served={"1": "a"}
     )
     with pytest.raises(Refused, match="has a ramp on the present base"):
-        chosen_base.choose(version=other, actor=actor, anyway=True)
+        chosen_bases.choose(version=other, actor=actor, anyway=True)
     Split.objects.filter(pk=split.pk).update(closed_at=timezone.now())
-    chosen_base.choose(version=other, actor=actor, anyway=True)
+    chosen_bases.choose(version=other, actor=actor, anyway=True)
     assert Agent.objects.get(pk=live.agent_id).served == ""
-    monkeypatch.setattr(chosen_base, "needed_bytes", lambda _: 10**15)
+    monkeypatch.setattr(chosen_bases, "needed_bytes", lambda _: 10**15)
     with pytest.raises(Refused, match=r"takes about 931322\.6 GB of memory on vLLM, and this machine allows"):
-        chosen_base.choose(version=live, actor=actor)
+        chosen_bases.choose(version=live, actor=actor)
     monkeypatch.setenv("FLYWHEEL_SERVE", "")
     with pytest.raises(Refused, match="start it with FLYWHEEL_SERVE=vllm"):
-        chosen_base.choose(version=live, actor=actor)
+        chosen_bases.choose(version=live, actor=actor)
+
+
+@pytest.mark.django_db
+def test_each_gpu_of_several_has_a_server_with_a_base_of_its_own(
+    kept: None, build: Build, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_SERVE_GPUS", "2,3")
+    one, other, third = adapted(build, 1), adapted(build, 2, base=7), adapted(build, 3, base=8)
+    page, post = (reverse(f"evals:{name}", args=["acme"]) for name in ("serving", "choose_base"))
+    client = sign_in(build.cast.admin)
+    assert client.post(post, {"version": str(one)}).status_code == 302
+    Agent.objects.filter(pk=one.agent_id).update(live=one, served="assistant-v1-00000001")
+    assert client.post(post, {"version": str(other), "place": 1}).status_code == 302, "what is live keeps its server"
+    assert Agent.objects.get(pk=one.agent_id).served
+    assert [chosen_bases.address_of(row)[-4:] for row in (one, other, third)] == ["8100", "8101", "8100"]
+    shown = page_of(client.get(page))
+    for said in ("Server 1", "Server 2", "http://127.0.0.1:8101", str(one), str(other)):
+        assert said in shown
+    refused = client.post(post, {"version": str(other), "place": 0})
+    assert "the server at http://127.0.0.1:8101 has this base already" in page_of(refused)
+    assert "Select a valid choice" in page_of(client.post(post, {"version": str(third), "place": 2}))
+    with pytest.raises(Refused, match="there is no such server; choose 0 to 1"):
+        chosen_bases.choose(version=third, actor=Actor(build.cast.admin), place=2)
+    with pytest.raises(Refused, match=f"{one} would lose the server"):
+        chosen_bases.choose(version=third, actor=Actor(build.cast.admin), place=0)
+    assert {child.name for child in supervisor.children()} >= {"vllm 0", "vllm 1"}
+
+
+def test_gpus_of_vllm_are_left_to_it_and_its_key_goes_to_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_SERVE", "vllm")
+    monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://127.0.0.1:9000")
+    monkeypatch.setenv("FLYWHEEL_SERVE_GPUS", "0,3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setenv("VLLM_API_KEY_HOSTS", "")
+    monkeypatch.delenv("VLLM_API_KEY_HOSTS")
+    supervisor._share_with_vllm()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1,2"
+    assert [key_hosts.refusal("VLLM_API_KEY", f"{url}/v1") for url in env.vllm_urls()] == ["", ""]
+    assert "may be sent to" in key_hosts.refusal("VLLM_API_KEY", "http://127.0.0.1:9002/v1")
 
 
 def test_the_supervisor_keeps_the_server_at_an_address_of_this_machine(
     kept: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert env.vllm_url() == env.OWN_VLLM_URL
-    assert "vllm" in {child.name for child in supervisor.children()}
+    assert "vllm 0" in {child.name for child in supervisor.children()}
     monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://gpu.example.org:8100")
     with pytest.raises(env.BadSetting, match="FLYWHEEL_SERVE starts vLLM on this machine's loopback"):
         supervisor._check_ports()

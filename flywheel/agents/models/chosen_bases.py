@@ -1,15 +1,15 @@
-"""The vLLM server that the supervisor keeps: which base it is to have, and how it is."""
+"""The vLLM servers that the supervisor keeps: which base each is to have, and how it is."""
 
 from django.db import models
 from django.utils import timezone
 
 from flywheel.accounts.models import User
-from flywheel.agents.models import Version
+from flywheel.agents.models.versions import Version
 
 
 class ChosenBase(models.Model):
-    """The base that was chosen for this installation's vLLM server. There is one row; `evals.serving.chosen_base` makes
-    it, and the keeper (`workers.policies.vllm_keeper`) says in it how the server is."""
+    """The base that was chosen for one of this installation's vLLM servers. `agents.weights.chosen_bases` makes the
+    row, and the server's keeper (`workers.policies.vllm_keeper`) says in it how the server is."""
 
     class State(models.TextChoices):
         WAITING = "waiting", "waiting for its keeper"
@@ -17,6 +17,8 @@ class ChosenBase(models.Model):
         READY = "ready"
         DOWN = "down"
 
+    place = models.PositiveSmallIntegerField(unique=True, default=0)
+    """Which server: its address and its GPU are those of `env.vllm_urls` and `env.serve_gpus` there."""
     version = models.ForeignKey(Version, on_delete=models.CASCADE, related_name="+")
     """Whose weights are the base."""
     generation = models.PositiveIntegerField(default=1)

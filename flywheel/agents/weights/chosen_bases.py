@@ -1,5 +1,6 @@
-"""Which base the vLLM server has that the supervisor keeps (`FLYWHEEL_SERVE=vllm`): chosen in the browser, one at a
-time. A full fine-tune is a base of its own: it is served once it is chosen, if the machine has the memory for it."""
+"""Which base each vLLM server has that the supervisor keeps (`FLYWHEEL_SERVE=vllm`): chosen in the browser. There is
+one server, or one on each GPU of `FLYWHEEL_SERVE_GPUS`. A full fine-tune is a base of its own: it is served once it is
+chosen, if the machine has the memory for it."""
 
 import os
 from datetime import timedelta
@@ -11,19 +12,29 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.agents.models import Agent, Split, Version
+from flywheel.agents.models import Agent, ChosenBase, Split, Version
 from flywheel.agents.version_content import TRANSFORMERS
 from flywheel.edge.refusals import Refused
-from flywheel.evals.models import ChosenBase
 from flywheel.system import devices, env
 
 VLLM_BYTES: Final = 3 * 2**30
 """Of vLLM's CPU build beside the weights, for its processes and the cache that it is given: an estimate."""
 
 
-def chosen() -> ChosenBase | None:
-    """The newest choice; None before anybody made one."""
-    return ChosenBase.objects.select_related("version__agent__project", "version__weights", "chosen_by").first()
+def chosen(place: int = 0) -> ChosenBase | None:
+    """What was chosen for the server at this place; None before anybody did."""
+    rows = ChosenBase.objects.select_related("version__agent__project", "version__weights", "chosen_by")
+    return rows.filter(place=place).first()
+
+
+def address_of(version: Version) -> str:
+    """The address of the vLLM server that was given the version's base; of several that have another base the first.
+    Empty where there is no server."""
+    urls = env.vllm_urls()
+    if len(urls) > 1:
+        places = ChosenBase.objects.filter(version__weights=version.weights_id, place__lt=len(urls))
+        return urls[places.values_list("place", flat=True).first() or 0]
+    return urls[0] if urls else ""
 
 
 def offered(project: Project) -> list[Version]:
@@ -41,7 +52,7 @@ def needed_bytes(version: Version) -> int:
 
 def too_large(version: Version) -> str:
     """Why this machine cannot serve the version's base; empty where it can, or has a GPU, whose memory vLLM knows."""
-    if "cuda" in devices.offered():
+    if env.serve_gpus() or "cuda" in devices.offered():
         return ""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     needed, allowed = needed_bytes(version), env.model_memory(machine)
@@ -55,30 +66,38 @@ def too_large(version: Version) -> str:
 
 
 @transaction.atomic
-def choose(*, version: Version, actor: Actor, anyway: bool = False) -> ChosenBase:
-    """Have the server start with the version's base. Live versions of another base lose it, which is done only with
-    `anyway`; ramps may not. Raises Refused."""
+def choose(*, version: Version, actor: Actor, place: int = 0, anyway: bool = False) -> ChosenBase:
+    """Have the server at this place start with the version's base. Live versions whose base no server has then lose
+    theirs, which is done only with `anyway`; ramps may not. Raises Refused."""
     if env.serve() != "vllm":
         raise Refused("this Flywheel keeps no vLLM server: start it with FLYWHEEL_SERVE=vllm")
     if version.endpoint.get("kind") != TRANSFORMERS or version.weights is None:
         raise Refused(f"{version} is asked at its own endpoint; no weights of it are stored here", field="version")
     if problem := too_large(version):
         raise Refused(problem, field="version")
+    urls = env.vllm_urls()
+    if not 0 <= place < len(urls):
+        raise Refused(f"there is no such server; choose 0 to {len(urls) - 1}", field="place")
+    kept = dict(ChosenBase.objects.filter(place__lt=len(urls)).values_list("place", "version__weights"))
+    if elsewhere := [other for other, weights in kept.items() if other != place and weights == version.weights_id]:
+        raise Refused(f"the server at {urls[elsewhere[0]]} has this base already", field="version")
+    bases = {*(kept | {place: version.weights_id}).values()}
     for split in Split.objects.filter(closed_at=None).exclude(served={}).select_related("agent", "candidate"):
-        if any(split.served.values()) and split.candidate.weights_id != version.weights_id:
+        if any(split.served.values()) and split.candidate.weights_id not in bases:
             raise Refused(f"{split.agent} has a ramp on the present base; finish, stop or take it back first")
-    others = Agent.objects.exclude(served="").exclude(live__weights=version.weights).select_related("live__agent")
+    others = Agent.objects.exclude(served="").exclude(live__weights__in=bases).select_related("live__agent")
     if (live := [str(agent.live) for agent in others]) and not anyway:
         raise Refused(f"{', '.join(live)} would lose the server; tick Replace anyway to do so", field="anyway")
     others.update(served="")
     now = timezone.now()
     fresh = {"version": version, "chosen_by": actor.user, "chosen_at": now, "state": ChosenBase.State.WAITING}
     fresh |= {"state_at": now, "problem": "", "failures": 0, "again_at": None}
-    if ChosenBase.objects.update(generation=F("generation") + 1, **fresh):
-        row = ChosenBase.objects.get()
+    if ChosenBase.objects.filter(place=place).update(generation=F("generation") + 1, **fresh):
+        row = ChosenBase.objects.get(place=place)
     else:
-        row = ChosenBase.objects.create(**fresh)
-    actor.record(project=version.agent.project, action="evals.choose_base", subject=str(version), without_server=live)
+        row = ChosenBase.objects.create(place=place, **fresh)
+    said: dict[str, Any] = {"server": urls[place], "without_server": live}
+    actor.record(project=version.agent.project, action="evals.choose_base", subject=str(version), **said)
     return row
 
 
