@@ -94,14 +94,17 @@ def _tested(ramp: Ramp, version: Version, way: Route) -> Found:
     """Raises EngineError, ServerError and NotServable."""
     probes = _probes(ramp)
     other = ramp.split.candidate if version.pk == ramp.split.live_id else ramp.split.live
-    is_vllm = way.base_url == f"{env.vllm_url()}/v1"
+    is_vllm = way.base_url.removesuffix("/v1") in env.vllm_urls()
     mixed = _kept_apart(version, way, probes) if is_vllm else None
     if mixed is not None and mixed.verdict == Verdict.FAILED:
         return mixed
     if not probes or str(version.pk) not in probes[0]["answers"]:
         size = served_weights.size_of(version)
         words = f"not compared with its own weights, which have {size:,} bytes; up to {LOADED_MOST:,} are loaded for it"
-        return Found(mixed.verdict, f"{mixed.words}; {words}") if mixed else Found(Verdict.NOT_TESTED, words)
+        if mixed is None:
+            _answers(_requests([(Message("user", ODD[0]),)]), way)  # no stage begins before its weights are there
+            return Found(Verdict.NOT_TESTED, f"it answers, {words}")
+        return Found(mixed.verdict, f"{mixed.words}; {words}")
     compared = _compared(version, other, probes, way, is_vllm=is_vllm)
     if mixed is None or compared.verdict == Verdict.FAILED:
         return compared
@@ -215,15 +218,20 @@ def _differences(
 
 def _by_ours(probes: Sequence[Row], own: Sequence[Row], version: Version, way: Route) -> list[tuple[str, bool]]:
     """The same program computes both, so that they are the same to the letter."""
-    with contextlib.closing(OpenAIEngine(way.base_url, way.model, way.key(), patience_s=PATIENCE_S)) as engine:
-        answers = _patiently(lambda: engine.chat(_requests_of(probes)))
-    if problem := next((answer.error for answer in answers if answer.error), ""):
-        raise EngineError(problem)
-    found = [_as_json(answer) for answer in answers]
+    found = [_as_json(answer) for answer in _answers(_requests_of(probes), way)]
     return [
         (said["text"], (said["text"], said["calls"]) == (mine["text"], mine["calls"]))
         for said, mine in zip(found, own, strict=True)
     ]
+
+
+def _answers(asked: Sequence[ChatRequest], way: Route) -> list[ChatResponse]:
+    """Raises EngineError."""
+    with contextlib.closing(OpenAIEngine(way.base_url, way.model, way.key(), patience_s=PATIENCE_S)) as engine:
+        answers = _patiently(lambda: engine.chat(asked))
+    if problem := next((answer.error for answer in answers if answer.error), ""):
+        raise EngineError(problem)
+    return list(answers)
 
 
 def _by_vllm(probes: Sequence[Row], own: Sequence[Row], version: Version, way: Route) -> list[tuple[str, bool]]:

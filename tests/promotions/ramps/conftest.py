@@ -9,12 +9,14 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import SplitUnit
-from flywheel.core.evidence.ramp.ramp_plan import Plan, Stage
+from flywheel.agents.splits import open_splits
+from flywheel.core.evidence.ramp.ramp_plan import Holdback, Plan, Stage
 from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.ramps import ramp_judging, ramp_moves, ramp_units
 from flywheel.trajectories.models import Step
 from tests.conftest import Build, Cast
 
+HELD = Plan(stages=(Stage(5000, 1, 0),), quiet_s=60, finish="person", holdback=Holdback(500, 1, 0))
 PLAN = Plan(stages=(Stage(2500, 10, 0), Stage(5000, 10, 0)), quiet_s=60, wait_s=3600)
 Met = Callable[..., SplitUnit]
 
@@ -31,6 +33,20 @@ def ramp(candidate: Candidate, cast: Cast) -> Ramp:
     )
     ramp_judging.look()
     return Ramp.objects.get(pk=made.pk)
+
+
+@pytest.fixture
+def held(candidate: Candidate, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> Ramp:
+    """A ramp whose candidate went live for all but 5% of the sessions."""
+    monkeypatch.setattr(open_splits, "LEASE_S", 600.0)
+    monkeypatch.setattr(ramp_moves, "LEASE_S", 600.0)
+    actor = Actor(cast.approver)
+    ramp = ramp_moves.begin(
+        candidate=candidate, plan=HELD, actor=actor, reason="by steps", generation=candidate.agent.generation
+    )
+    ramp_moves.start(ramp=ramp)
+    ramp_moves.finish(ramp=ramp, actor=actor, reason="it is fine", generation=ramp.generation)
+    return Ramp.objects.select_related("split__agent").get(pk=ramp.pk)
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from django.db import connection, transaction
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Notice
 from flywheel.agents.models import Agent, Split, SplitUnit
+from flywheel.agents.splits import open_splits
 from flywheel.promotions.models import Candidate, Promotion, Ramp, RampChange
 from flywheel.promotions.ramps import ramp_judging, ramp_moves
-from tests.conftest import Cast
-from tests.promotions.ramps.conftest import Met
+from tests.conftest import Build, Cast
+from tests.promotions.ramps.conftest import Met, met_in
 from tests.promotions.ramps.test_ramp_judging import sessions
 
 POINTS = int(os.environ.get("FLYWHEEL_TEST_KILLS", "12"))
@@ -80,7 +81,21 @@ def check_meanwhile(ramp: Ramp, allowed: set[int]) -> None:
     )
 
 
-def killed_everywhere(ramp: Ramp, look: Callable[[], None], allowed: set[int]) -> dict[str, Any]:
+def check_holdback(ramp: Ramp, allowed: set[int]) -> None:
+    """After a kill: whatever is live, nobody meets a version whose harm was found."""
+    split, now = Split.objects.get(), Ramp.objects.get(pk=ramp.pk)
+    agent = Agent.objects.get(pk=ramp.agent_id)
+    back = open_splits.taken_back(agent)
+    answers = back.live if back else agent.live
+    is_harmful = now.state == "taken_back" or bool(now.finding.get("signals"))
+    assert answers == (ramp.candidate.baseline if is_harmful else ramp.candidate.version)
+    assert split.share in allowed
+    assert (split.share == 0) == is_harmful
+
+
+def killed_everywhere(
+    ramp: Ramp, look: Callable[[], None], allowed: set[int], check: Callable[[Ramp, set[int]], None] = check_meanwhile
+) -> dict[str, Any]:
     wanted: dict[str, Any] = {}
 
     def undone(kill_at: int | None) -> int:
@@ -92,7 +107,7 @@ def killed_everywhere(ramp: Ramp, look: Callable[[], None], allowed: set[int]) -
                 if kill_at is None:
                     wanted.update(state(ramp))
                 else:
-                    check_meanwhile(ramp, allowed)
+                    check(ramp, allowed)
                     ramp_judging._went_on.clear()
                     look()
                     assert state(ramp) == wanted, f"killed before write {kill_at}"
@@ -128,6 +143,14 @@ def test_killed_anywhere_while_it_goes_live(ramp: Ramp, met: Met) -> None:
     ended = killed_everywhere(ramp, ramp_judging.look, {0, 5000})
     assert (ended["ramp"][0], ended["live"]) == ("finished", ramp.candidate.version_id)
     assert len(ended["promotions"]) == 2, "the first, and this one"
+
+
+def test_killed_anywhere_on_the_way_back_from_a_holdback(held: Ramp, build: Build) -> None:
+    sessions(met_in(build, held), 120, live=0.0, candidate=1.0, share=0.8)
+    ended = killed_everywhere(held, ramp_judging.look, {0, 9500}, check_holdback)
+    assert (ended["ramp"][0], ended["split"]) == ("taken_back", (0, False))
+    assert ended["live"] == held.candidate.baseline_id
+    assert [after for *_, after in ended["promotions"]][-1] == held.candidate.baseline_id
 
 
 def test_killed_anywhere_while_a_person_takes_it_back(ramp: Ramp, cast: Cast) -> None:

@@ -5,7 +5,6 @@ import pytest
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Split
 from flywheel.agents.splits import open_splits
-from flywheel.core.evidence.ramp.ramp_plan import Holdback, Plan, Stage
 from flywheel.edge.refusals import Refused
 from flywheel.promotions.models import Candidate, Ramp, Watch
 from flywheel.promotions.ramps import claim_watching, ramp_judging, ramp_moves
@@ -13,21 +12,6 @@ from flywheel.promotions.ramps.ramp_words import standing_words
 from tests.conftest import Cast
 
 pytestmark = pytest.mark.django_db
-HELD = Plan(stages=(Stage(5000, 1, 0),), quiet_s=60, finish="person", holdback=Holdback(500, 1, 0))
-
-
-@pytest.fixture
-def held(candidate: Candidate, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> Ramp:
-    """A ramp whose candidate went live for all but 5% of the sessions."""
-    monkeypatch.setattr(open_splits, "LEASE_S", 600.0)
-    monkeypatch.setattr(ramp_moves, "LEASE_S", 600.0)
-    actor = Actor(cast.approver)
-    ramp = ramp_moves.begin(
-        candidate=candidate, plan=HELD, actor=actor, reason="by steps", generation=candidate.agent.generation
-    )
-    ramp_moves.start(ramp=ramp)
-    ramp_moves.finish(ramp=ramp, actor=actor, reason="it is fine", generation=ramp.generation)
-    return Ramp.objects.select_related("split__agent").get(pk=ramp.pk)
 
 
 def test_the_split_goes_on_beside_the_new_live_version_until_it_is_finished(held: Ramp, cast: Cast) -> None:

@@ -190,6 +190,25 @@ def test_versions_that_no_question_tells_apart_are_not_called_tested(
 
 
 @pytest.mark.django_db
+def test_weights_too_large_to_be_compared_are_loaded_before_the_first_stage(
+    ramp: Ramp, arms: Arms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ramp_self_tests, "LOADED_MOST", 1)
+    looked(ramp)
+    known = arms.answers.pop(names_of(ramp)[1])
+    self_test()
+    assert looked(ramp).state == "holding", "the candidate's server has nothing to answer with"
+    arms.answers[names_of(ramp)[1]] = known
+    arms.asked.clear()
+    SelfTest.objects.all().delete()
+    self_test()
+    test = SelfTest.objects.get()
+    assert test.verdict == "not_tested"
+    assert "it answers, not compared with its own weights" in test.words
+    assert sorted(arms.asked) == sorted(names_of(ramp)), "once each"
+
+
+@pytest.mark.django_db
 def test_own_weights_that_cannot_be_asked_are_named(ramp: Ramp, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Any) -> Any:
         raise EngineError("a file is missing")
