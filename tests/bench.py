@@ -39,6 +39,7 @@ OTHERS = (
     "tests.bench_modes",
     "tests.bench_native_form",
     "tests.bench_ppo",
+    "tests.bench_ramps",
     "tests.gpu",
     "tests.simulate",
     "tests.tictactoe.table",

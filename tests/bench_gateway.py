@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CALLS = {1: 100, 8: 320}
 ANSWER_S = 0.1
 """How long the model thinks. A real one takes longer, and leaves the machine more time between the calls."""
-BODY = json.dumps(
-    {"model": "tiny", "messages": [{"role": "user", "content": "x" * 2000}], "temperature": 0.7, "max_tokens": 64}
-)
+BODY = {"messages": [{"role": "user", "content": "x" * 2000}], "temperature": 0.7, "max_tokens": 64}
 COMPLETION = json.dumps(
     {
         "id": "c",
@@ -64,12 +63,12 @@ def rows() -> list[dict[str, Any]]:
 class Caller:
     """Keeps a connection for each thread, as clients do."""
 
-    def __init__(self, port: int, path: str, key: str) -> None:
-        self.port, self.path = port, path
+    def __init__(self, port: int, path: str, key: str, model: str = "tiny") -> None:
+        self.port, self.path, self.body = port, path, json.dumps(BODY | {"model": model})
         self.headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         self.local = threading.local()
 
-    def call(self, page: str = "") -> float:
+    def call(self, page: str = "", headers: Mapping[str, str] | None = None) -> float:
         """Milliseconds until the last byte."""
         connection: http.client.HTTPConnection | None = getattr(self.local, "connection", None)
         if connection is None:
@@ -80,7 +79,7 @@ class Caller:
         if page:
             connection.request("GET", page)
         else:
-            connection.request("POST", self.path, BODY, self.headers)
+            connection.request("POST", self.path, self.body, {**self.headers, **(headers or {})})
         answer = connection.getresponse()
         body = answer.read()
         took = (time.perf_counter() - began) * 1000
@@ -100,18 +99,19 @@ def _measured(straight: Caller, through: Caller, at_once: int) -> dict[str, Any]
     direct, passed, empty = (sorted(call[index] for call in found) for index in range(3))
     return {
         "what": f"model call through the gateway, {at_once} at once, 95th percentile",
-        "ms": _at(passed, 0.95),
+        "ms": at_share(passed, 0.95),
         "beside": "straight to the model",
-        "beside_ms": _at(direct, 0.95),
-        "ratio": _at(passed, 0.95) / _at(direct, 0.95),
+        "beside_ms": at_share(direct, 0.95),
+        "ratio": at_share(passed, 0.95) / at_share(direct, 0.95),
         "added_p50_ms": statistics.median(passed) - statistics.median(direct),
-        "added_p95_ms": _at(passed, 0.95) - _at(direct, 0.95),
+        "added_p95_ms": at_share(passed, 0.95) - at_share(direct, 0.95),
         "empty_page_p50_ms": statistics.median(empty),
-        "empty_page_p95_ms": _at(empty, 0.95),
+        "empty_page_p95_ms": at_share(empty, 0.95),
     }
 
 
-def _at(values: list[float], share: float) -> float:
+def at_share(values: list[float], share: float) -> float:
+    """Return the value below which this share of the sorted ones lies."""
     return values[min(len(values) - 1, int(len(values) * share))]
 
 

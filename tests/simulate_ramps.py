@@ -15,6 +15,7 @@ import numpy as np
 from flywheel.core.evidence.statistics.sequential.arm_bets import ArmBets, Array
 from flywheel.core.evidence.statistics.sequential.arm_difference import difference, not_worse
 from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
+from flywheel.core.evidence.statistics.sequential.paired_difference import more_wealth
 from flywheel.core.evidence.statistics.sequential.share_check import share_log_wealth
 from tests.simulated_cells import Cell
 
@@ -22,6 +23,8 @@ ALPHA, MARGIN, LONGEST, LOOKS = 0.05, 0.05, 4000, 50
 SPLIT = {"failed": 0.4, "unsafe": 0.2, "invalid": 0.1, "error": 0.1, "slow": 0.1, "costly": 0.1}
 """Of alpha."""
 STAGES = (0.05, 0.1, 0.25, 0.5)
+SHADOW_BOUND = 60.0
+"""Of the wealth of each of three faults, which hold a ramp in at most 5% together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,24 @@ def watched(before: float, after: float, claim: float, sessions_: int, seed: int
     return bool((path >= bound(1)).any()), bool((last - 1.645 * error > claim).any())
 
 
+def shadowed(rates: Array, harms: Array, sessions_: int, seed: int) -> tuple[bool, bool]:
+    """Do copies of so many sessions' calls hold a ramp, by any of the faults that live answers have at these rates and
+    the candidate's more often by these harms? Both answer the same calls, so that half of a fault is the call's. Naive:
+    a one-sided 95% interval of the mean difference every 50 sessions."""
+    rng = np.random.default_rng([seed, 113])
+    found = naive = False
+    for rate, harm in zip(rates, harms, strict=True):
+        calls = rng.integers(1, 6, sessions_)
+        of_call = np.repeat(np.arange(sessions_), calls)
+        hard = rng.random(of_call.size) < rate / 2
+        more = [(rng.random(of_call.size) < rate / 2 + one) | hard for one in (harm, 0.0)]
+        gap = np.bincount(of_call, more[0].astype(float) - more[1]) / calls
+        found = found or any(more_wealth(gap[:n].tolist()) >= SHADOW_BOUND for n in range(1, sessions_ + 1))
+        for n in range(LOOKS, sessions_ + 1, LOOKS):
+            naive = naive or bool(gap[:n].mean() > 1.645 * gap[:n].std() / np.sqrt(n) > 0)
+    return found, naive
+
+
 def ramp_cells() -> Iterator[Cell]:
     back, most = "at most 5%", 5.9
     for rate in (0.02, 0.1, 0.3, 0.6):
@@ -176,6 +197,11 @@ def ramp_cells() -> Iterator[Cell]:
         yield Cell(name, partial(holds_difference, Traffic(harm=0.1, share=share)), "at least 95%", 94, 100)
     yield Cell("ramp, shares as told: doubted", partial(shares_doubted, 0.1, 0.1, 12_000), "at most 0.1%", 0, 0.3)
     yield Cell("ramp, 15% for 10%: doubted in 1,200", partial(shares_doubted, 0.1, 0.15, 1200), "at least 75%", 75, 100)
+    alike = np.array([0.02, 0.05, 0.2])
+    yield Cell("ramp, shadow, three faults no more often, 400 sessions: held",
+               partial(shadowed, alike, 0 * alike, 400), back, 0, most)  # fmt: skip
+    yield Cell("ramp, shadow, a fault 5 to 15% of the calls: held within 200",
+               partial(shadowed, alike[1:2], np.array([0.1]), 200), "at least 80%", 80, 100)  # fmt: skip
     yield Cell("ramp, watch, 1 to 6%, claim 2%: within 450", partial(watched, 0.01, 0.06, 0.02, 450),
                "at least 95%", 95, 100)  # fmt: skip
     yield Cell("ramp, watch, 1% for 4,000 sessions, claim 2%: alarm", partial(watched, 0.01, 0.01, 0.02, 4000),

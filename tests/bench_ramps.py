@@ -1,0 +1,115 @@
+"""What a ramp and a shadow add to a model call through the gateway: `python -m tests.bench_ramps`, about two minutes.
+
+Three agents of one installation (three web processes, worker and beat, which judge meanwhile) are asked as `agent@live`
+in turns, so that all see the same noise: one that is live and no more, one in a ramp with half of the sessions, and one
+whose calls are copied to a shadow. A session has five calls; the first one meets its arm, which is written down. The
+model's server is in a process of its own and thinks for 100 ms.
+"""
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from tests.bench_gateway import ROOT, Caller, at_share
+from tests.benching.report import table
+from tests.chaos.way_back import begun, installed
+from tests.waiting import PATIENCE_S
+
+if TYPE_CHECKING:
+    from flywheel.promotions.models import Ramp
+
+SESSIONS = {1: 40, 8: 160}
+"""By how many are asked at once."""
+CALLS = 5
+WAYS = ("live", "ramped", "shadowed")
+
+
+def main() -> None:
+    upstream = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench_gateway", "upstream"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert upstream.stdout is not None
+    server = f"http://127.0.0.1:{int(upstream.stdout.readline())}/v1"
+    try:
+        with installed() as (installation, build, key, _):
+            from flywheel.core.evidence.ramp.ramp_plan import Plan, Shadow, Stage
+
+            half = (Stage(5000, 100_000, 0),)
+            ramps = {
+                "ramped": begun(build, "ramped", server, Plan(stages=half)),
+                "shadowed": begun(build, "shadowed", server, Plan(stages=half, shadow=Shadow(100_000, calls=100_000))),
+            }
+            live = begun(build, "live", server, Plan(stages=half))
+            _stop(live)
+            _wait(ramps["ramped"], "running")
+            _wait(ramps["shadowed"], "shadow")
+            port = int(installation.url.rpartition(":")[2])
+            asked = {name: Caller(port, "/gateway/v1/chat/completions", key, f"{name}@live") for name in WAYS}
+            rows = [row for at_once in SESSIONS for row in _measured(asked, at_once)]
+            copies = _copies(ramps["shadowed"])
+    finally:
+        upstream.terminate()
+        upstream.wait(20)
+    print(table(rows))
+    for row in rows:
+        print(json.dumps({name: round(said, 2) if isinstance(said, float) else said for name, said in row.items()}))
+    print(copies)
+
+
+def _measured(asked: dict[str, Caller], at_once: int) -> list[dict[str, Any]]:
+    def work(_: int) -> list[dict[str, float]]:
+        found = []
+        for _ in range(SESSIONS[at_once] // at_once):
+            headers = {"X-Flywheel-Session-Id": uuid.uuid4().hex}
+            found += [{name: caller.call(headers=headers) for name, caller in asked.items()} for _ in range(CALLS)]
+        return found[CALLS:]  # connections are made in the first session
+
+    with ThreadPoolExecutor(at_once) as pool:
+        found = [row for rows in pool.map(work, range(at_once)) for row in rows]
+    took = {name: sorted(row[name] for row in found) for name in WAYS}
+    plain = took["live"]
+    return [
+        {
+            "what": f"call of a {name} agent, {at_once} at once, 95th percentile",
+            "ms": at_share(took[name], 0.95),
+            "beside": "the same without",
+            "beside_ms": at_share(plain, 0.95),
+            "ratio": at_share(took[name], 0.95) / at_share(plain, 0.95),
+            "added_p50_ms": at_share(took[name], 0.5) - at_share(plain, 0.5),
+            "added_p95_ms": at_share(took[name], 0.95) - at_share(plain, 0.95),
+            "n": len(plain),
+        }
+        for name in WAYS[1:]
+    ]
+
+
+def _stop(ramp: "Ramp") -> None:
+    from flywheel.accounts.actors import Actor
+    from flywheel.promotions.ramps import ramp_moves
+
+    ramp.refresh_from_db()
+    ramp_moves.stop(ramp=ramp, actor=Actor(ramp.approved_by), reason="for comparison", generation=ramp.generation)
+
+
+def _wait(ramp: "Ramp", state: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while ramp.state != state:
+        if time.monotonic() > until:
+            raise SystemExit(f"{ramp} is {ramp.state} and not {state}")
+        time.sleep(0.2)
+        ramp.refresh_from_db()
+
+
+def _copies(ramp: "Ramp") -> str:
+    from flywheel.agents.models import Shadow
+
+    shadow = Shadow.objects.get(split=ramp.split_id)
+    return f"{shadow.copies:,} calls copied, {shadow.skipped:,} not, since there was no room"
+
+
+if __name__ == "__main__":
+    main()
