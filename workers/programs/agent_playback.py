@@ -20,6 +20,7 @@ from openai import OpenAI
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey, Project
+from flywheel.accounts.project_settings import api_keys
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_content import VersionContent
@@ -179,7 +180,7 @@ def send_traffic(project: Project, endpoint: str, numbers: range) -> list[Talk]:
         talks = list(pool.map(lambda customer: _talk(client, customer), customers(numbers)))
     calls = sum(message["role"] == "assistant" for talk in talks for message in talk.messages)
     wait_until(lambda: stored.count() >= before + calls, 120, f"{calls} calls of the gateway are stored")
-    key.delete()
+    api_keys.revoke(key=key, actor=oracle(project))  # what it has sent names it
     return talks
 
 

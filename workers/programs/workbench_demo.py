@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey, Membership, Project, Role
+from flywheel.accounts.project_settings import api_keys
 from flywheel.agents.registration import make_agent
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS
 from flywheel.core.interop.foreign_tasks import task_of
@@ -88,7 +89,7 @@ def _send(project: Project, endpoint: str, runs: list[bytes]) -> None:
     asked = urllib.request.Request(f"{endpoint}/api/v1/trajectories?format=atif", b"\n".join(runs), headers)  # noqa: S310
     with urllib.request.urlopen(asked, timeout=120) as reply:  # noqa: S310 our own server
         reply.read()
-    key.delete()
+    api_keys.revoke(key=key, actor=story_playback.oracle(project))  # what it has sent names it
 
 
 def _label(project: Project, label: Mapping[str, Any], corrected: dict[str, Any], actor: Actor) -> None:
