@@ -1,9 +1,10 @@
-"""What a ramp and a shadow add to a model call through the gateway: `python -m tests.bench_ramps`, about two minutes.
+"""What a ramp and a shadow add to a model call through the gateway: `python -m tests.bench_ramps`, about five minutes.
 
-Three agents of one installation (three web processes, worker and beat, which judge meanwhile) are asked as `agent@live`
-in turns, so that all see the same noise: one that is live and no more, one in a ramp with half of the sessions, and one
-whose calls are copied to a shadow. A session has five calls; the first one meets its arm, which is written down. The
-model's server is in a process of its own and thinks for 100 ms.
+Three agents of one installation (three web processes, worker and beat, which judge meanwhile) are asked as
+`agent@live`: one that is live and no more, one in a ramp with half of the sessions, and one whose calls are copied to a
+shadow. Each is asked for a few sessions, then the next, and again: so all see the same noise, and what a copy still
+does when its call is over slows calls of its own agent. A session has five calls; the first one meets its arm, which is
+written down. The model's server is in a process of its own and thinks for 100 ms.
 """
 
 import json
@@ -22,10 +23,13 @@ from tests.waiting import PATIENCE_S
 if TYPE_CHECKING:
     from flywheel.promotions.models import Ramp
 
-SESSIONS = {1: 40, 8: 160}
+ROUNDS = {1: 25, 8: 12}
 """By how many are asked at once."""
-CALLS = 5
+SESSIONS, CALLS = 4, 5
+"""Sessions of one caller in a round, and calls of a session."""
 WAYS = ("live", "ramped", "shadowed")
+PAUSE_S = 0.3
+"""Between two agents, until the copies of one are over."""
 
 
 def main() -> None:
@@ -49,7 +53,7 @@ def main() -> None:
             _wait(ramps["shadowed"], "shadow")
             port = int(installation.url.rpartition(":")[2])
             asked = {name: Caller(port, "/gateway/v1/chat/completions", key, f"{name}@live") for name in WAYS}
-            rows = [row for at_once in SESSIONS for row in _measured(asked, at_once)]
+            rows = [row for at_once in ROUNDS for row in _measured(asked, at_once)]
             copies = _copies(ramps["shadowed"])
     finally:
         upstream.terminate()
@@ -61,16 +65,19 @@ def main() -> None:
 
 
 def _measured(asked: dict[str, Caller], at_once: int) -> list[dict[str, Any]]:
-    def work(_: int) -> list[dict[str, float]]:
-        found = []
-        for _ in range(SESSIONS[at_once] // at_once):
-            headers = {"X-Flywheel-Session-Id": uuid.uuid4().hex}
-            found += [{name: caller.call(headers=headers) for name, caller in asked.items()} for _ in range(CALLS)]
-        return found[CALLS:]  # connections are made in the first session
+    def work(caller: Caller) -> list[float]:
+        sessions = [{"X-Flywheel-Session-Id": uuid.uuid4().hex} for _ in range(SESSIONS)]
+        return [caller.call(headers=headers) for headers in sessions for _ in range(CALLS)]
 
+    took: dict[str, list[float]] = {name: [] for name in WAYS}
     with ThreadPoolExecutor(at_once) as pool:
-        found = [row for rows in pool.map(work, range(at_once)) for row in rows]
-    took = {name: sorted(row[name] for row in found) for name in WAYS}
+        for number in range(ROUNDS[at_once] + 1):
+            for name, caller in asked.items():
+                found = [one for each in pool.map(work, [caller] * at_once) for one in each]
+                print(f"{name}, {at_once} at once, round {number}", file=sys.stderr)
+                took[name] += found if number else []  # connections are made in the first round
+                time.sleep(PAUSE_S)
+    took = {name: sorted(found) for name, found in took.items()}
     plain = took["live"]
     return [
         {
