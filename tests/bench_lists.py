@@ -134,6 +134,8 @@ class Prepared:
     long: str
     long_steps: int
     queue: int
+    candidate: Any
+    """Whose lineage leads around the wheel."""
 
 
 def prepare(project: Any, actor: Any, plan: Plan, *, has_grown: bool = True) -> Prepared:
@@ -143,18 +145,19 @@ def prepare(project: Any, actor: Any, plan: Plan, *, has_grown: bool = True) -> 
     from flywheel.failures.queues import intake, queue_definitions
     from flywheel.failures.queues.queue_definitions import Wanted
     from flywheel.trajectories.models import Trajectory
-    from tests.benching import filling
+    from tests.benching import chains, filling
 
     rows = Trajectory.objects.filter(project=project)
     if not rows.filter(trace_id=filling.LONG).exists():
         filling.long_one(project, plan.long_steps)
     queue = Queue.objects.filter(project=project).first()
     queue = queue or queue_definitions.make(project=project, actor=Actor(actor), wanted=Wanted("all of them"))
+    candidate = chains.chained(project, actor, min(chains.TASKS, rows.count() // 4))
     if has_grown:
         intake.add(queue=queue, keys=rows.order_by("pk").values_list("pk", flat=True).iterator(), actor=Actor(actor))
         filling.analyse()
     ids = list(rows.exclude(trace_id=filling.LONG).order_by("?").values_list("trace_id", flat=True)[: plan.requests])
-    return Prepared(ids, filling.LONG, plan.long_steps, queue.pk)
+    return Prepared(ids, filling.LONG, plan.long_steps, queue.pk, candidate)
 
 
 def pages(project: Any, prepared: Prepared) -> list[Any]:
@@ -167,6 +170,7 @@ def pages(project: Any, prepared: Prepared) -> list[Any]:
         *known.of_search(slug, rows, random.Random(3)),
         *known.of_trajectory(slug, prepared.ids, prepared.long, prepared.long_steps),
         *known.of_review(slug, prepared.queue),
+        *known.of_lineage(slug, prepared.candidate),
         *known.of_others(slug),
     ]
 

@@ -65,33 +65,36 @@ def main() -> None:
 
 
 def _measured(asked: dict[str, Caller], at_once: int) -> list[dict[str, Any]]:
-    def work(caller: Caller) -> list[float]:
+    def work(caller: Caller) -> list[tuple[str, float]]:
         sessions = [{"X-Flywheel-Session-Id": uuid.uuid4().hex} for _ in range(SESSIONS)]
-        return [caller.call(headers=headers) for headers in sessions for _ in range(CALLS)]
+        which = ["first", *["further"] * (CALLS - 1)]
+        return [(one, caller.call(headers=headers)) for headers in sessions for one in which]
 
-    took: dict[str, list[float]] = {name: [] for name in WAYS}
+    took: dict[tuple[str, str], list[float]] = {(one, name): [] for one in ("first", "further") for name in WAYS}
     with ThreadPoolExecutor(at_once) as pool:
         for number in range(ROUNDS[at_once] + 1):
             for name, caller in asked.items():
-                found = [one for each in pool.map(work, [caller] * at_once) for one in each]
-                print(f"{name}, {at_once} at once, round {number}", file=sys.stderr)
-                took[name] += found if number else []  # connections are made in the first round
+                for one, ms in [each for found in pool.map(work, [caller] * at_once) for each in found]:
+                    took[one, name] += [ms] if number else []  # connections are made in the first round
                 time.sleep(PAUSE_S)
-    took = {name: sorted(found) for name, found in took.items()}
-    plain = took["live"]
     return [
-        {
-            "what": f"call of a {name} agent, {at_once} at once, 95th percentile",
-            "ms": at_share(took[name], 0.95),
-            "beside": "the same without",
-            "beside_ms": at_share(plain, 0.95),
-            "ratio": at_share(took[name], 0.95) / at_share(plain, 0.95),
-            "added_p50_ms": at_share(took[name], 0.5) - at_share(plain, 0.5),
-            "added_p95_ms": at_share(took[name], 0.95) - at_share(plain, 0.95),
-            "n": len(plain),
-        }
-        for name in WAYS[1:]
+        _row(f"{one} call of a session, {name}, {at_once} at once", sorted(found), sorted(took[one, "live"]))
+        for (one, name), found in took.items()
+        if name != "live"
     ]
+
+
+def _row(what: str, found: list[float], plain: list[float]) -> dict[str, Any]:
+    return {
+        "what": f"{what}, 95th percentile",
+        "ms": at_share(found, 0.95),
+        "beside": "neither",
+        "beside_ms": at_share(plain, 0.95),
+        "ratio": at_share(found, 0.95) / at_share(plain, 0.95),
+        "added_p50_ms": at_share(found, 0.5) - at_share(plain, 0.5),
+        "added_p95_ms": at_share(found, 0.95) - at_share(plain, 0.95),
+        "n": len(found),
+    }
 
 
 def _stop(ramp: "Ramp") -> None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from tests.benching import kinds
 from tests.benching.filling import Words
 
-LIST_MS, SEARCH_MS, DETAIL_MS = 50.0, 200.0, 80.0
+LIST_MS, SEARCH_MS, DETAIL_MS, LINEAGE_MS = 50.0, 200.0, 80.0, 100.0
 DEEP = 50
 """Pages that are turned before those are measured that are deep."""
 _NEXT = re.compile(r'rel="next" href="([^"]*)"')
@@ -163,6 +163,25 @@ class Desk:
     def to(self, verb: str) -> Iterator[str]:
         while True:
             yield f"{self.url}/review/{self.item}/{verb}/"
+
+
+def of_lineage(slug: str, candidate: Any) -> Iterator[Page]:
+    """What everything in a turn came from and led to: all its counts, and a list."""
+    run = candidate.version.produced_by.get()
+    tasks = list(run.task_set.tasks.exclude(source=None).order_by("pk").select_related("source", "environment")[:30])
+    used = run.base
+    objects = {
+        "trajectory": [task.source.trace_id for task in tasks],
+        "task": [f"{task.environment.name}:{task.number}" for task in tasks],
+        "version": [str(used), str(candidate.version)],
+        "training_run": [str(run.pk)],
+        "candidate": [str(candidate.pk)],
+    }
+    for kind, refs in objects.items():
+        addresses = [f"/p/{slug}/lineage/{kind}/{ref}/" for ref in refs]
+        yield Page(f"lineage of a {kind.replace('_', ' ')}, counts", cycle(addresses), LINEAGE_MS, is_fragment=True)
+    lists = [f"/p/{slug}/lineage/version/{used}/?level=down.{level}" for level in ("reported", "answered")]
+    yield Page("lineage of a version, its traffic", cycle(lists), LINEAGE_MS)
 
 
 def of_others(slug: str) -> Iterator[Page]:

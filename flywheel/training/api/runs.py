@@ -217,8 +217,9 @@ class TrainingPointOut(Schema):
     values: Any
     """For `step`, numbers by metric; for `eval` and `validation`, `success`, `score`, `n`, `unscored`, `parts` (mean of
     each part of the verdict), `invalid` (share of unreadable answers), `tokens` and `latency_ms` of an attempt,
-    `slices` (the same of each) and `seconds`, of the first environment where the run has several: the others are under
-    `environments`, and `overall` is the mean score of all. For `samples`, a list."""
+    `slices` (the same of each), `seconds` and `usd` (of these seconds; null without a price per device-hour), of the
+    first environment where the run has several: the others are under `environments`, and `overall` is the mean score of
+    all. For `samples`, a list."""
 
 
 class TrainingEventOut(Schema):
@@ -331,8 +332,11 @@ def resume_run(request: HttpRequest, run_id: int, body: ResumeRunIn | None = Non
 @router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ))
 def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]) -> dict[str, Any]:
     """List a run's measurements by step: step metrics, held-out evaluations, validations or sample rollouts."""
-    points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
-    return cut_page(points, asked.limit, "step")
+    run = _run(request, run_id)
+    page = cut_page(run.points.filter(kind=asked.kind, step__gt=asked.after).order_by("step"), asked.limit, "step")
+    for point in page["items"] if asked.kind in (Point.Kind.EVAL, Point.Kind.VALIDATION) else ():
+        point.values["usd"] = run.usd_of(point.values.get("seconds"))
+    return page
 
 
 @router.get("/training-runs/{run_id}/events", response=Events, auth=Key(Scope.READ))

@@ -209,12 +209,18 @@ class TrainingRun(Job):
     def device_hours(self, until: int | None = None) -> float | None:
         """Hours of its devices, `trained_seconds` of each of its processes; None where no step was timed."""
         seconds = self.trained_seconds(until)
-        return None if seconds is None else seconds / 3600 * self.settings.get("processes", 1)
+        return None if seconds is None else self._hours(seconds)
 
     def usd(self, until: int | None = None) -> float | None:
         """Dollars of these hours; None where they have no price."""
-        hours = self.device_hours(until)
-        return None if hours is None or self.device_hour is None else hours * self.device_hour
+        return self.usd_of(self.trained_seconds(until))
+
+    def usd_of(self, seconds: float | None) -> float | None:
+        """Dollars of so much of its time, such as a validation's; None where it is not known, or has no price."""
+        return None if seconds is None or self.device_hour is None else self._hours(seconds) * self.device_hour
+
+    def _hours(self, seconds: float) -> float:
+        return seconds / 3600 * float(self.settings.get("processes", 1))
 
     def tokens(self, until: int | None = None) -> int | None:
         """Tokens of prompts and answers that it has processed up to a step or in all; None where nobody counts them."""

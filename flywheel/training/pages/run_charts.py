@@ -141,6 +141,12 @@ VALIDATED: list[tuple[Picture, Callable[[Mapping[str, Any]], float | None]]] = [
         Picture("latency", "Latency of an attempt", {}, unit="ms", axis="time", note="its batches' time, all turns"),
         lambda found: found.get("latency_ms"),
     ),
+    (
+        Picture(
+            "usd", "Cost of a validation", {}, unit="$", axis="dollars", note="its time at the device-hour's price"
+        ),
+        lambda found: found.get("usd"),
+    ),
 ]
 """Pictures of the validation, and what they draw of its figures or of a slice's; a part of the verdict has one each."""
 MOST_LINES = 6
@@ -223,7 +229,7 @@ def validation(run: TrainingRun) -> list[dict[str, Any]]:
     """Pictures of all that was measured on the tasks that the best weights are chosen by: a line for all of them, for
     each environment and for each slice, dashed where all of them began."""
     rows = run.points.filter(kind=Point.Kind.VALIDATION).order_by("step").values_list("step", "values")
-    points = list(rows) if run.makes_policy else []
+    points = [(step, found | {"usd": run.usd_of(found.get("seconds"))}) for step, found in rows if run.makes_policy]
     first = run.task_sets[0].environment_version.environment.name if len(run.task_sets) > 1 else "all"
     groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for step, values in points:

@@ -150,6 +150,10 @@ def test_validation_is_drawn_by_slice_and_by_environment_against_its_start(room:
     assert (whole["Unscored attempts"], whole["Unreadable answers"]) == ([25.0] * 2, [12.5] * 2)
     assert (whole["Part: Unsafe"], whole["Tokens of an attempt"]) == ([0.1] * 2, [30.0] * 2)
     assert whole["Latency of an attempt"] == [80.0] * 2
+    assert "Cost of a validation" not in pictures, "nobody said what an hour costs"
+    run.device_hour = 7.2
+    priced = {spec["title"]: spec["series"] for spec in run_charts.validation(run)}["Cost of a validation"]
+    assert [(line["name"], [round(y, 6) for y in line["y"]]) for line in priced] == [("all", [0.002] * 2)]
 
 
 def test_only_the_largest_slices_of_a_validation_are_drawn_and_the_others_counted(room: Room) -> None:
