@@ -11,7 +11,7 @@ from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery
 from flywheel.edge.paging import keyset
 from flywheel.edge.schemas import Schema
-from flywheel.promotions.lineage.levels import level_of, levels_of
+from flywheel.promotions.lineage.levels import counted, level_of, levels_of
 from flywheel.promotions.lineage.passport_kinds import find, passport
 
 router = Router(tags=["promotions"])
@@ -76,8 +76,8 @@ def get_lineage(request: HttpRequest, kind: str, ref: str, query: Query[LineageQ
         answer["items"] = [passport(level.kind, each, project) for each in page.items]
         answer["next"] = page.next_cursor or None
     else:
-        for level in levels_of(known, row, project):
-            count = level.counted()
+        levels = levels_of(known, row, project)
+        for level, count in zip(levels, counted(levels), strict=True):
             facts = {name: getattr(level, name) for name in ("key", "title", "distance")}
             answer[level.direction].append(
                 facts | {"kind": level.kind.name, "count": count.number, "is_more": count.is_more}

@@ -9,7 +9,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge import htmx
 from flywheel.edge.paging import page_at
-from flywheel.promotions.lineage.levels import level_of, levels_of
+from flywheel.promotions.lineage.levels import counted, level_of, levels_of
 from flywheel.promotions.lineage.passport_kinds import find, passport
 
 DIRECTIONS = {"up": "Came from", "down": "Led to"}
@@ -29,7 +29,8 @@ def lineage(request: PageRequest, kind: str, ref: str) -> HttpResponse:
         context |= {"level": level, "page": page}
         context["rows"] = [passport(level.kind, each, request.project) for each in page.items]
     else:
-        counts = [(level, level.counted()) for level in levels_of(known, row, request.project)]
+        levels = levels_of(known, row, request.project)
+        counts = list(zip(levels, counted(levels), strict=True))
         context["directions"] = {
             title: [(level, count) for level, count in counts if level.direction == way and count.number]
             for way, title in DIRECTIONS.items()

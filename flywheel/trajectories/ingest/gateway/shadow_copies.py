@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 4
 """Copies under way in one process."""
+HEAD_START_S = 0.05
+"""Of the caller, who often calls again at once: then the copy's work falls into the time that the model thinks."""
 HEADERS = ("Accept", "User-Agent", "OpenAI-Beta")
 """Of the caller, which a copy has too. Not those that name the call: a server would take the two for one."""
 OURS_TO_DO = ("function", "custom")
@@ -90,6 +92,7 @@ def offer(call: Call, under_way: Slots) -> None:
 def _answer(call: Call) -> None:
     """Have a copy answered, within the budget."""
     try:
+        time.sleep(HEAD_START_S)
         head = _head(call)
         asked = json_object(call.body)
         if not changes_nothing(asked):
