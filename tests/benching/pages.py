@@ -178,9 +178,9 @@ def of_lineage(slug: str, candidate: Any) -> Iterator[Page]:
         "candidate": [str(candidate.pk)],
     }
     for kind, refs in objects.items():
-        addresses = [f"/p/{slug}/lineage/{kind}/{ref}/" for ref in refs]
+        addresses = [f"/p/{slug}/promotions/lineage/{kind}/{ref}/" for ref in refs]
         yield Page(f"lineage of a {kind.replace('_', ' ')}, counts", cycle(addresses), LINEAGE_MS, is_fragment=True)
-    lists = [f"/p/{slug}/lineage/version/{used}/?level=down.{level}" for level in ("reported", "answered")]
+    lists = [f"/p/{slug}/promotions/lineage/version/{used}/?level=down.{level}" for level in ("reported", "answered")]
     yield Page("lineage of a version, its traffic", cycle(lists), LINEAGE_MS)
 
 
