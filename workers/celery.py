@@ -38,6 +38,7 @@ warnings.filterwarnings("ignore", message="You're running the worker with superu
 
 log = logging.getLogger(__name__)
 PULSE_EVERY_S = 5.0
+STAND_BY_S = 1.0
 SANDBOX_AFTER_S, SANDBOX_EVERY_S = 5.0, 3600.0
 """A worker that starts first takes what waits."""
 IDLE_FOR_S = 120
@@ -178,6 +179,23 @@ def _say_what_the_sandbox_has_here(sender: Any, **_: Any) -> None:
 
     sender.timer.call_after(SANDBOX_AFTER_S, begin)
     sender.timer.call_repeatedly(SANDBOX_EVERY_S, begin)
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _stand_in_for_beats_judge(**_: Any) -> None:
+    """The way back of a ramp does not wait until a killed beat has started anew."""
+    from workers.tasks import stand_in
+
+    def stand_by() -> None:
+        while True:
+            time.sleep(STAND_BY_S)
+            try:
+                stand_in()
+            except Exception as error:
+                log.warning("no stand-in for the judge: %s", error)
+                connection.close()
+
+    threading.Thread(target=stand_by, name="stand-in", daemon=True).start()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]

@@ -113,6 +113,17 @@ def judge() -> None:
     ramp_judging.look()
 
 
+def stand_in() -> None:
+    """Every second, in each worker: judge the ramps that beat has not looked at for two seconds. While one is under
+    way, all that this takes is loaded."""
+    from flywheel.promotions.models import Ramp
+
+    if Ramp.objects.filter(state__in=Ramp.OPEN).exists():
+        from flywheel.promotions.ramps import ramp_judging
+
+        ramp_judging.stand_in()
+
+
 @shared_task(name="workers.self_test")  # type: ignore[untyped-decorator]
 def self_test() -> None:
     """Every few seconds, in beat: make the self-tests of ramps that are due. Apart from the judge, which waits for
