@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_S
 if TYPE_CHECKING:
     from flywheel.promotions.models import Ramp
 
-ROUNDS = {1: 25, 8: 12}
+ROUNDS = {1: 30, 4: 8}
 """By how many are asked at once."""
 SESSIONS, CALLS = 4, 5
 """Sessions of one caller in a round, and calls of a session."""

@@ -248,9 +248,18 @@ def _check_ports() -> None:
 
 
 def _share_with_vllm() -> None:
-    """Tell the children that vLLM's key may go to its servers, and which GPUs are left beside its own."""
-    os.environ.setdefault(f"{VLLM_KEY}{SUFFIX}", ",".join(urlsplit(url).netloc for url in env.vllm_urls()))
-    if env.serve_gpus():
+    """Tell the children that vLLM's key may go to its servers, and which GPUs are left beside its own. Raises
+    BadSetting."""
+    bound = os.environ.get(f"{VLLM_KEY}{SUFFIX}", "")
+    own = [urlsplit(url).netloc for url in env.vllm_urls()]
+    os.environ[f"{VLLM_KEY}{SUFFIX}"] = ",".join([*([bound] if bound else []), *own])
+    if wanted := env.serve_gpus():
+        there = devices.present()
+        if missing := [name for name in wanted if name not in there]:
+            raise env.BadSetting(
+                f"FLYWHEEL_SERVE_GPUS names {', '.join(missing)}, and this machine has "
+                f"{'the GPUs ' + ', '.join(there) if there else 'no GPU'}"
+            )
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices.gpus())
 
 

@@ -24,11 +24,8 @@ def offered() -> dict[str, list[str]]:
     if not env.ray_address():
         asked = {**asked, "ray": 0}
     numbered = [str(number) for number in range(max(asked.values()))]
-    return {
-        label: ((names or numbered) if label == "cuda" else numbered)[: asked[label]]
-        for label in LABELS
-        if asked.get(label)
-    }
+    known = dict.fromkeys(LABELS, numbered) | {"cuda": names or ([] if env.serve_gpus() else numbered)}
+    return {label: found for label in LABELS if (found := known[label][: asked.get(label, 0)])}
 
 
 def counted(number: int, label: str) -> str:
@@ -39,14 +36,23 @@ def counted(number: int, label: str) -> str:
 def gpus() -> list[str]:
     """Names of the GPUs that this process may use and that are not vLLM's; none where torch is the build without
     CUDA."""
-    vllm = env.serve_gpus()
+    return [name for name in _usable() if name not in env.serve_gpus()]
+
+
+def present() -> list[str]:
+    """Names of the GPUs that this process may see, whatever can be computed on them here."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        names = (part.strip() for part in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
-        return [name for name in names if name and name not in vllm]
+        return [name for part in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if (name := part.strip())]
+    found = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    return sorted(filter(str.isdigit, found), key=int)
+
+
+def _usable() -> list[str]:
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return present()
     try:
         if metadata.version("torch").endswith("+cpu"):
             return []
     except metadata.PackageNotFoundError:
         return []
-    found = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    return sorted((name for name in found if name.isdigit() and name not in vllm), key=int)
+    return present()

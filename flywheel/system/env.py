@@ -326,7 +326,8 @@ def serve_gpus() -> list[str]:
             raise ValueError
         return found
 
-    return _read("FLYWHEEL_SERVE_GPUS", convert)
+    names = _read("FLYWHEEL_SERVE_GPUS", convert)
+    return names if serve() else []
 
 
 def vllm_urls() -> list[str]:
@@ -335,7 +336,7 @@ def vllm_urls() -> list[str]:
     if not first:
         return []
     parts = urlsplit(first)
-    more = range(1, len(serve_gpus()) if serve() else 0)
+    more = range(1, len(serve_gpus()))
     return [first, *(f"http://{parts.hostname}:{(parts.port or 80) + place}" for place in more)]
 
 

@@ -57,7 +57,6 @@ GOOD = [
     ("FLYWHEEL_SANDBOX_WITHOUT", "namespaces", frozenset({"namespaces"})),
     ("FLYWHEEL_VLLM_URL", "http://127.0.0.1:8100/", "http://127.0.0.1:8100"),
     ("FLYWHEEL_SERVE", "vllm", "vllm"),
-    ("FLYWHEEL_SERVE_GPUS", "0, GPU-1f2e,", ["0", "GPU-1f2e"]),
     ("FLYWHEEL_HUB", "https://huggingface.co/", "https://huggingface.co"),
     ("FLYWHEEL_URL", "https://flywheel.example:8443/", "https://flywheel.example:8443"),
     ("FLYWHEEL_COMMANDS", "/", Path("/")),

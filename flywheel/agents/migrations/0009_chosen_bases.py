@@ -6,6 +6,11 @@ from django.conf import settings
 from django.db import migrations, models
 
 
+def only_the_first(apps, schema_editor):
+    """On the way back: there was one server."""
+    apps.get_model("agents", "ChosenBase").objects.filter(place__gt=0).delete()
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -35,4 +40,5 @@ class Migration(migrations.Migration):
         ]),
         migrations.AlterModelTable(name='chosenbase', table=None),
         migrations.AddField(model_name='chosenbase', name='place', field=models.PositiveSmallIntegerField(default=0, unique=True)),
+        migrations.RunPython(migrations.RunPython.noop, only_the_first),
     ]

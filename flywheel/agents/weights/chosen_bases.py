@@ -6,7 +6,7 @@ import os
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F, Max
 from django.utils import timezone
 
@@ -27,14 +27,21 @@ def chosen(place: int = 0) -> ChosenBase | None:
     return rows.filter(place=place).first()
 
 
-def address_of(version: Version) -> str:
-    """The address of the vLLM server that was given the version's base; of several that have another base the first.
-    Empty where there is no server."""
+def server_with(version: Version) -> str:
+    """The address of the vLLM server that has the version's base: the one that it was chosen for, or the one that
+    somebody else started, whatever that has. Empty where there is none."""
     urls = env.vllm_urls()
-    if len(urls) > 1:
-        places = ChosenBase.objects.filter(version__weights=version.weights_id, place__lt=len(urls))
-        return urls[places.values_list("place", flat=True).first() or 0]
-    return urls[0] if urls else ""
+    if not env.serve():
+        return urls[0] if urls else ""
+    places = ChosenBase.objects.filter(version__weights=version.weights_id, place__lt=len(urls))
+    place = places.values_list("place", flat=True).first()
+    return "" if place is None else urls[place]
+
+
+def address_of(version: Version) -> str:
+    """The address to ask for the version; where no server has its base that of the first, which says what it has.
+    Empty without a server."""
+    return server_with(version) or env.vllm_url()
 
 
 def offered(project: Project) -> list[Version]:
@@ -68,7 +75,7 @@ def too_large(version: Version) -> str:
 @transaction.atomic
 def choose(*, version: Version, actor: Actor, place: int = 0, anyway: bool = False) -> ChosenBase:
     """Have the server at this place start with the version's base. Live versions whose base no server has then lose
-    theirs, which is done only with `anyway`; ramps may not. Raises Refused."""
+    theirs, which is done only with `anyway`; versions in a ramp may not. Raises Refused."""
     if env.serve() != "vllm":
         raise Refused("this Flywheel keeps no vLLM server: start it with FLYWHEEL_SERVE=vllm")
     if version.endpoint.get("kind") != TRANSFORMERS or version.weights is None:
@@ -77,14 +84,17 @@ def choose(*, version: Version, actor: Actor, place: int = 0, anyway: bool = Fal
         raise Refused(problem, field="version")
     urls = env.vllm_urls()
     if not 0 <= place < len(urls):
-        raise Refused(f"there is no such server; choose 0 to {len(urls) - 1}", field="place")
+        raise Refused(f"there is no server {place + 1}; there are {len(urls)}", field="place")
+    with connection.cursor() as cursor:  # else two could give one base to two servers
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [__name__])
     kept = dict(ChosenBase.objects.filter(place__lt=len(urls)).values_list("place", "version__weights"))
     if elsewhere := [other for other, weights in kept.items() if other != place and weights == version.weights_id]:
         raise Refused(f"the server at {urls[elsewhere[0]]} has this base already", field="version")
     bases = {*(kept | {place: version.weights_id}).values()}
-    for split in Split.objects.filter(closed_at=None).exclude(served={}).select_related("agent", "candidate"):
-        if any(split.served.values()) and split.candidate.weights_id not in bases:
-            raise Refused(f"{split.agent} has a ramp on the present base; finish, stop or take it back first")
+    for split in Split.objects.filter(closed_at=None).exclude(served={}).select_related("agent", "live", "candidate"):
+        for arm in (split.live, split.candidate):
+            if split.served.get(str(arm.pk)) and arm.weights_id not in bases:
+                raise Refused(f"{arm} is in a ramp, and would lose the server; finish, stop or take it back first")
     others = Agent.objects.exclude(served="").exclude(live__weights__in=bases).select_related("live__agent")
     if (live := [str(agent.live) for agent in others]) and not anyway:
         raise Refused(f"{', '.join(live)} would lose the server; tick Replace anyway to do so", field="anyway")

@@ -102,7 +102,7 @@ def _form(request: PageRequest, form: EvalForm, status: int = 200) -> HttpRespon
         "form": form,
         "versions": versions.order_by("-pk")[:SUGGESTED],
         "sets": sets[:SUGGESTED],
-        "vllm_url": env.vllm_url(),
+        "vllm_urls": env.vllm_urls(),
     }
     return render(request, "evals/new.html", context, status=status)
 

@@ -28,7 +28,11 @@ class BaseForm(forms.Form):
         rows = chosen_bases.offered(project)
         bases = [(str(row), f"base of {row}, {_size(row.weights.size)}") for row in rows if row.weights]
         self.fields["version"].choices = bases  # type: ignore[attr-defined]
-        self.fields["place"].choices = list(enumerate(env.vllm_urls()))  # type: ignore[attr-defined]
+        servers = list(enumerate(env.vllm_urls()))
+        empty = [place for place, _ in servers if chosen_bases.chosen(place) is None]
+        names = [(at, f"Server {at + 1}, {url}{', no base yet' if at in empty else ''}") for at, url in servers]
+        self.fields["place"].choices = names  # type: ignore[attr-defined]
+        self.fields["place"].initial = empty[0] if empty else 0
 
 
 @require_GET

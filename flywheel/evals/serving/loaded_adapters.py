@@ -260,7 +260,8 @@ def _wait_for_turn(url: str, until: float) -> None:
             wait_ms = max(1, int(1000 * (until - time.monotonic())))
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{wait_ms}ms"])
         try:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{__name__} {url}"])
+            # By its port, since one server may be called by several names.
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{__name__} {urlsplit(url).port}"])
         except OperationalError as error:
             if not isinstance(error.__cause__, LockNotAvailable):
                 raise

@@ -216,10 +216,10 @@ class TrainingPointOut(Schema):
     at: datetime
     values: Any
     """For `step`, numbers by metric; for `eval` and `validation`, `success`, `score`, `n`, `unscored`, `parts` (mean of
-    each part of the verdict), `invalid` (share of unreadable answers), `tokens` and `latency_ms` of an attempt,
-    `slices` (the same of each), `seconds` and `usd` (of these seconds; null without a price per device-hour), of the
-    first environment where the run has several: the others are under `environments`, and `overall` is the mean score of
-    all. For `samples`, a list."""
+    each part of the verdict), `invalid` (share of unreadable answers), `tokens` and `latency_ms` of an attempt and
+    `slices` (the same of each), of the first environment where the run has several: the others are under
+    `environments`, and `overall` is the mean score of all; and of all together `seconds`, and `usd` of these seconds
+    (null without a price per device-hour). For `samples`, a list."""
 
 
 class TrainingEventOut(Schema):

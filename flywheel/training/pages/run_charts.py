@@ -141,14 +141,10 @@ VALIDATED: list[tuple[Picture, Callable[[Mapping[str, Any]], float | None]]] = [
         Picture("latency", "Latency of an attempt", {}, unit="ms", axis="time", note="its batches' time, all turns"),
         lambda found: found.get("latency_ms"),
     ),
-    (
-        Picture(
-            "usd", "Cost of a validation", {}, unit="$", axis="dollars", note="its time at the device-hour's price"
-        ),
-        lambda found: found.get("usd"),
-    ),
 ]
 """Pictures of the validation, and what they draw of its figures or of a slice's; a part of the verdict has one each."""
+COST = Picture("usd", "Cost of a validation", {}, unit="$", axis="dollars", note="its time at the device-hour's price")
+"""Of all its environments and slices together."""
 MOST_LINES = 6
 """Of a picture of the validation: as many as a chart has colours."""
 ON_POLICY = "0 by construction: one step per batch of attempts"
@@ -241,6 +237,7 @@ def validation(run: TrainingRun) -> list[dict[str, Any]]:
     parts = sorted({part for _, found in lines for each in found.values() for part in each.get("parts", ())})
     pictures = [*VALIDATED, *(_of_part(part) for part in parts)]
     drawn = [spec for picture, value in pictures if (spec := _validated(picture, value, lines, run))]
+    drawn += filter(None, [_validated(COST, lambda found: found.get("usd"), [("all", dict(points))], run)])
     for spec in drawn if left_out else ():
         spec["note"] = "; ".join(filter(None, [spec["note"], f"{left_out} smaller slices left out"]))
     return drawn

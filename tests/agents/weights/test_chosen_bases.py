@@ -61,12 +61,15 @@ def test_what_would_lose_its_server_and_what_does_not_fit_is_refused(
     Agent.objects.filter(pk=live.agent_id).update(live=live, served="assistant-v1-00000001")
     with pytest.raises(Refused, match=f"{live} would lose the server; tick Replace anyway"):
         chosen_bases.choose(version=other, actor=actor)
+    hosted = build.version(endpoint={"kind": "openai", "base_url": "http://h/v1", "model": "m"})
     split = Split.objects.create(
-        agent=live.agent, live=live, candidate=adapted(build, 3), salt="", lease_until=timezone.now(), served={"1": "a"}
+        agent=live.agent, live=hosted, candidate=hosted, salt="", lease_until=timezone.now(), served={str(live.pk): "a"}
     )
-    with pytest.raises(Refused, match="has a ramp on the present base"):
-        chosen_bases.choose(version=other, actor=actor, anyway=True)
-    Split.objects.filter(pk=split.pk).update(closed_at=timezone.now())
+    for arm in ("live", "candidate"):
+        Split.objects.update(**{"live": hosted, "candidate": hosted, arm: live})
+        with pytest.raises(Refused, match=f"{live} is in a ramp, and would lose the server"):
+            chosen_bases.choose(version=other, actor=actor, anyway=True)
+    Split.objects.filter(pk=split.pk).update(live=hosted, candidate=hosted)
     chosen_bases.choose(version=other, actor=actor, anyway=True)
     assert Agent.objects.get(pk=live.agent_id).served == ""
     monkeypatch.setattr(chosen_bases, "needed_bytes", lambda _: 10**15)
@@ -87,16 +90,23 @@ def test_each_gpu_of_several_has_a_server_with_a_base_of_its_own(
     client = sign_in(build.cast.admin)
     assert client.post(post, {"version": str(one)}).status_code == 302
     Agent.objects.filter(pk=one.agent_id).update(live=one, served="assistant-v1-00000001")
+    form = client.get(page).context["form"]
+    assert form["place"].initial == 1, "the first that has none"
+    assert form.fields["place"].choices[1] == (1, "Server 2, http://127.0.0.1:8101, no base yet")
     assert client.post(post, {"version": str(other), "place": 1}).status_code == 302, "what is live keeps its server"
     assert Agent.objects.get(pk=one.agent_id).served
     assert [chosen_bases.address_of(row)[-4:] for row in (one, other, third)] == ["8100", "8101", "8100"]
+    assert [chosen_bases.server_with(row)[-4:] for row in (one, other, third)] == ["8100", "8101", ""]
+    with monkeypatch.context() as fewer:
+        fewer.setenv("FLYWHEEL_SERVE_GPUS", "2")
+        assert [chosen_bases.server_with(row)[-4:] for row in (one, other)] == ["8100", ""], "it is not kept any more"
     shown = page_of(client.get(page))
     for said in ("Server 1", "Server 2", "http://127.0.0.1:8101", str(one), str(other)):
         assert said in shown
     refused = client.post(post, {"version": str(other), "place": 0})
     assert "the server at http://127.0.0.1:8101 has this base already" in page_of(refused)
     assert "Select a valid choice" in page_of(client.post(post, {"version": str(third), "place": 2}))
-    with pytest.raises(Refused, match="there is no such server; choose 0 to 1"):
+    with pytest.raises(Refused, match="there is no server 3; there are 2"):
         chosen_bases.choose(version=third, actor=Actor(build.cast.admin), place=2)
     with pytest.raises(Refused, match=f"{one} would lose the server"):
         chosen_bases.choose(version=third, actor=Actor(build.cast.admin), place=0)
@@ -108,12 +118,15 @@ def test_gpus_of_vllm_are_left_to_it_and_its_key_goes_to_its_servers(monkeypatch
     monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://127.0.0.1:9000")
     monkeypatch.setenv("FLYWHEEL_SERVE_GPUS", "0,3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    monkeypatch.setenv("VLLM_API_KEY_HOSTS", "")
-    monkeypatch.delenv("VLLM_API_KEY_HOSTS")
+    monkeypatch.setenv("VLLM_API_KEY_HOSTS", "gpu-1:8000")
     supervisor._share_with_vllm()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1,2"
+    assert os.environ["VLLM_API_KEY_HOSTS"] == "gpu-1:8000,127.0.0.1:9000,127.0.0.1:9001"
     assert [key_hosts.refusal("VLLM_API_KEY", f"{url}/v1") for url in env.vllm_urls()] == ["", ""]
     assert "may be sent to" in key_hosts.refusal("VLLM_API_KEY", "http://127.0.0.1:9002/v1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(env.BadSetting, match="FLYWHEEL_SERVE_GPUS names 3, and this machine has the GPUs 0, 1"):
+        supervisor._share_with_vllm()
 
 
 def test_the_supervisor_keeps_the_server_at_an_address_of_this_machine(

@@ -365,9 +365,7 @@ def test_the_way_back_waits_for_no_server(
     monkeypatch.setattr(promoting, "ROLLBACK_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent, psycopg.connect(**_database()) as other:
         if busy:
-            other.execute(
-                "SELECT pg_advisory_xact_lock(hashtext(%s))", [f"flywheel.evals.serving.loaded_adapters {URL}"]
-            )
+            other.execute("SELECT pg_advisory_xact_lock(hashtext('flywheel.evals.serving.loaded_adapters 8100'))")
         else:
             monkeypatch.setenv("FLYWHEEL_VLLM_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
             monkeypatch.setattr(loaded_adapters, "_call", REAL_CALL)

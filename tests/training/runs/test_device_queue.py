@@ -148,9 +148,16 @@ def test_what_a_worker_offers_is_told_or_found(monkeypatch: pytest.MonkeyPatch) 
     assert devices.offered() == {"cpu": ["0"]}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1a, GPU-2b")
     assert devices.offered() == {"cuda": ["GPU-1a", "GPU-2b"]}
+    monkeypatch.setenv("FLYWHEEL_SERVE_GPUS", "GPU-1a,GPU-2b")
+    assert devices.offered() == {"cuda": ["GPU-1a", "GPU-2b"]}, "they are nobody's without FLYWHEEL_SERVE"
+    monkeypatch.setenv("FLYWHEEL_SERVE", "vllm")
+    assert devices.offered() == {"cpu": ["0"]}
+    with monkeypatch.context() as asked:
+        asked.setenv("FLYWHEEL_DEVICES", "cuda:2")
+        assert devices.offered() == {}
     monkeypatch.setenv("FLYWHEEL_SERVE_GPUS", "GPU-1a")
     assert devices.offered() == {"cuda": ["GPU-2b"]}
-    monkeypatch.delenv("FLYWHEEL_SERVE_GPUS")
+    monkeypatch.delenv("FLYWHEEL_SERVE")
     monkeypatch.setenv("FLYWHEEL_DEVICES", "cpu:2,cuda:1")
     assert devices.offered() == {"cuda": ["GPU-1a"], "cpu": ["0", "1"]}
 

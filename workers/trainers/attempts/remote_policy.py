@@ -219,7 +219,7 @@ def server_of(run: Run, base: str, ends: Sequence[int] = ()) -> VllmSampler:
             "sampler", "no vLLM server is set: start one with make serve, set FLYWHEEL_VLLM_URL and resume"
         )
     return VllmSampler(
-        urls[0] if len(urls) == 1 else _having(base, urls),
+        urls[0] if len(urls) == 1 else _having(base, urls, Waiting(run)),
         os.environ.get(VLLM_KEY, ""),
         ends=ends,
         concurrency=min(AT_ONCE, run.spec.settings["batch_size"]),
@@ -247,20 +247,21 @@ def meet(server: VllmSampler, wanted: str, does: str, prefix: str) -> int:
     return int(bases[wanted])
 
 
-def _having(base: str, urls: Sequence[str]) -> str:
+def _having(base: str, urls: Sequence[str], on_wait: "Waiting") -> str:
     """Which server has the base; the first where none has it. One that is away is waited for."""
     until = time.monotonic() + PATIENCE_S
     while True:
-        is_away = False
+        away: Failed | None = None
         for url in urls:
             with closing(VllmSampler(url, os.environ.get(VLLM_KEY, ""), patience_s=0)) as server:
                 try:
                     if any(row["id"] == base for row in server.models()):
                         return url
-                except Failed:
-                    is_away = True
-        if not is_away or time.monotonic() > until:
+                except Failed as failure:
+                    away = failure
+        if away is None or time.monotonic() > until:
             return urls[0]
+        on_wait(away)
         time.sleep(1)
 
 

@@ -362,7 +362,7 @@ def _server_of(version: Version, served: str) -> Any:
     which was started at some time."""
     if version.endpoint.get("kind") in ("openai", "program"):
         return version.endpoint if version.endpoint.get("base_url") else {}
-    if served and (url := chosen_bases.address_of(version)):
+    if served and (url := chosen_bases.server_with(version)):
         key = VLLM_KEY if key_of(VLLM_KEY) else ""
         return {"base_url": f"{url}/v1", "model": served, "api_key_env": key}
     if ours := served_weights.server_of(version):
