@@ -61,15 +61,15 @@ def test_what_would_lose_its_server_and_what_does_not_fit_is_refused(
     Agent.objects.filter(pk=live.agent_id).update(live=live, served="assistant-v1-00000001")
     with pytest.raises(Refused, match=f"{live} would lose the server; tick Replace anyway"):
         chosen_bases.choose(version=other, actor=actor)
-    hosted = build.version(endpoint={"kind": "openai", "base_url": "http://h/v1", "model": "m"})
-    split = Split.objects.create(
-        agent=live.agent, live=hosted, candidate=hosted, salt="", lease_until=timezone.now(), served={str(live.pk): "a"}
+    one, two = (build.version(endpoint={"kind": "openai", "base_url": "http://h/v1", "model": m}) for m in "ab")
+    Split.objects.create(
+        agent=live.agent, live=one, candidate=two, salt="", lease_until=timezone.now(), served={str(live.pk): "a"}
     )
     for arm in ("live", "candidate"):
-        Split.objects.update(**{"live": hosted, "candidate": hosted, arm: live})
+        Split.objects.update(**{"live": one, "candidate": two, arm: live})
         with pytest.raises(Refused, match=f"{live} is in a ramp, and would lose the server"):
             chosen_bases.choose(version=other, actor=actor, anyway=True)
-    Split.objects.filter(pk=split.pk).update(live=hosted, candidate=hosted)
+    Split.objects.update(live=one, candidate=two)
     chosen_bases.choose(version=other, actor=actor, anyway=True)
     assert Agent.objects.get(pk=live.agent_id).served == ""
     monkeypatch.setattr(chosen_bases, "needed_bytes", lambda _: 10**15)
