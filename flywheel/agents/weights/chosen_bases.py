@@ -22,7 +22,7 @@ VLLM_BYTES: Final = 3 * 2**30
 
 
 def chosen(place: int = 0) -> ChosenBase | None:
-    """What was chosen for the server at this place; None before anybody did."""
+    """The choice for the server at this place; None before anybody has made one."""
     rows = ChosenBase.objects.select_related("version__agent__project", "version__weights", "chosen_by")
     return rows.filter(place=place).first()
 

@@ -30,7 +30,7 @@ class Server:
         self.confused = ""
         self.seen: list[str] = []
 
-    def call(self, method: str, path: str, body: dict[str, Any] | None = None, *_: Any, **__: Any) -> Any:
+    def call(self, url: str, method: str, path: str, body: dict[str, Any] | None = None, *_: Any, **__: Any) -> Any:
         if method == "GET":
             rows = [(self.base, None), *((name, self.base) for name in self.adapters)]
             return {"data": [{"id": name, "parent": parent} for name, parent in rows]}
