@@ -13,7 +13,7 @@ from flywheel.agents.references import find_agent
 from flywheel.agents.splits import open_splits
 from flywheel.agents.splits.assignment import Arm, Unit, arm_of
 from flywheel.agents.splits.assignment_tokens import assignment_token
-from flywheel.agents.splits.met_units import met_units
+from flywheel.agents.splits.met_units import kept, met_units
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.edge.answers import Ref
 from flywheel.edge.refusals import Missing, Refused
@@ -82,7 +82,7 @@ def _assignment(agent: Agent, unit: Unit, live: Version) -> dict[str, Any]:
         "arm": arm,
         "share": row.share / WHOLE,
         "endpoint": _endpoint(version),
-        "token": assignment_token(row, unit, arm),
+        "token": assignment_token(row, kept(split.project_id, unit), arm),
     }
 
 

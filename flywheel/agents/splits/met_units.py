@@ -6,14 +6,26 @@ So a higher share moves nobody who has begun, over processes and restarts. A uni
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 
-from flywheel.agents.models import Split
+from flywheel.accounts.models import Project
+from flywheel.accounts.project_settings.redaction_policy import redactor_of
+from flywheel.agents.models import Split, SplitUnit
 from flywheel.agents.splits.assignment import Unit, coin
 from flywheel.agents.splits.open_splits import OpenSplit
 from flywheel.system.sql import bound, planned
 
 REMEMBERED = 20_000
 """Units that a process keeps in memory."""
+LONGEST_NAME = 200
+
+
+def kept(project_id: int, unit: Unit) -> Unit:
+    """The unit as the traces of its session will name it: without what its project does not keep."""
+    if unit.kind != SplitUnit.Kind.SESSION:
+        return unit
+    said, found = redactor_of(Project(pk=project_id)).value({"session_id": unit.name})
+    return replace(unit, name=said["session_id"][:LONGEST_NAME]) if found else unit
 
 
 class MetUnits:
@@ -34,10 +46,11 @@ class MetUnits:
 
     def meet(self, split: OpenSplit, unit: Unit, *, trace_id: str = "", is_assigned: bool = False) -> bool | None:
         """The same, whoever met it first; None where the split has ended. Raises django.db.Error."""
-        thrown = coin(split.row.salt, split.project_id, split.row.agent_id, unit)
-        found = planned(_MEET, [unit.kind, unit.name, trace_id, thrown, is_assigned, split.row.pk])
+        row = kept(split.project_id, unit)
+        thrown = coin(split.row.salt, split.project_id, split.row.agent_id, row)
+        found = planned(_MEET, [row.kind, row.name, trace_id, thrown, is_assigned, split.row.pk])
         if not found:  # it has ended, or another process makes the row in this moment
-            found = planned(_READ, [split.row.pk, unit.kind, unit.name])
+            found = planned(_READ, [split.row.pk, row.kind, row.name])
         if not found:
             return None
         is_candidate = bool(found[0][0])

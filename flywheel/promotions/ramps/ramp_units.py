@@ -26,10 +26,11 @@ UNITS: Final = 2000
 """Looked at in one go."""
 TRAJECTORIES: Final = 100
 """Of one session that are read: one session that all calls share is one look, however long it grows."""
-OFTEN, SELDOM = timedelta(seconds=1), timedelta(seconds=60)
-"""Between two looks at a session that is not final; one that has waited for long is looked at less often."""
+OFTEN, SELDOM = timedelta(seconds=0.5), timedelta(seconds=60)
+"""Between two looks at a session that is not final; one that has waited for long is looked at less often. The shorter
+is less than the judge's own second, so that his next look, however early, misses none."""
 
-READ, READ_STEPS = 100, 5000
+READ, READ_STEPS = 200, 5000
 """Trajectories, and steps of them, that detectors read for the judge at once. What is more waits for its turn."""
 
 _TRAJECTORIES = f"""
@@ -87,9 +88,9 @@ def final(ramp: Ramp, now: datetime) -> list[SplitUnit]:
 
 def read_awaited(ramp: Ramp, now: datetime) -> None:
     """Let the detectors read what the judge waits for: they are humble, and on a busy machine it would be minutes until
-    it is their turn. Those whose outcome is known first."""
-    split, quiet = ramp.split, timedelta(seconds=ramp.rules.quiet_s)
-    units = SplitUnit.objects.filter(split=split, frozen_at=None, look_at__lte=now).order_by("look_at", "pk")[:UNITS]
+    it is their turn. Those whose outcome is known first; also those that are due in a moment, when the judge looks."""
+    split, quiet, due = ramp.split, timedelta(seconds=ramp.rules.quiet_s), now + OFTEN
+    units = SplitUnit.objects.filter(split=split, frozen_at=None, look_at__lte=due).order_by("look_at", "pk")[:UNITS]
     of_units = _trajectories(split, list(units), which="coalesce(found.detected_at < found.changed_at, true)")
     rows = [row for of_unit in of_units.values() for row in of_unit if now - row.silent_since >= quiet]
     if rows:

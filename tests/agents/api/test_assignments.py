@@ -8,6 +8,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.project_settings import redaction_policy
 from flywheel.agents.api import assignments
 from flywheel.agents.models import Agent, Split, SplitUnit
 from flywheel.agents.splits import open_splits
@@ -18,7 +20,7 @@ from flywheel.trajectories.formats.semantics import sent_attributes
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.search.facets import facets_of
 from tests.agents.splits.splitting import split_of
-from tests.conftest import Build
+from tests.conftest import Build, Cast
 from tests.trajectories.talking import body_of, span
 
 pytestmark = pytest.mark.django_db
@@ -117,3 +119,15 @@ def test_the_token_survives_in_the_traces_of_the_session(split: Split, client: C
     project = split.agent.project
     facets, _ = facets_of(project, Trajectory.objects.filter(project=project))
     assert not [value for facet in facets for value in facet.values if token in value.term]
+
+
+def test_a_session_whose_name_is_not_kept_shows_its_token_all_the_same(
+    split: Split, client: Client, key: Keys, cast: Cast
+) -> None:
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="strict", rules=[])
+    token = assign(client, key("gateway"), "ann@example.com").json()["token"]
+    body = body_of([span(1, **{"session.id": "ann@example.com", "flywheel.assignment": token})])
+    client.post("/v1/traces", body, content_type="application/x-protobuf", headers=key("ingest"))
+    unit, row = SplitUnit.objects.get(), Trajectory.objects.get()
+    assert (unit.name, "ann@" in unit.name) == (row.session_id, False)
+    assert is_assignment(token, split, "session", row.session_id) == "candidate"

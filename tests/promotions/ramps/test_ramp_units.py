@@ -61,6 +61,14 @@ def test_what_the_judge_waits_for_is_read_at_once(ramp: Ramp, met: Met, monkeypa
     assert unread.count() == 2, "a long one waits for its turn"
 
 
+def test_what_the_last_look_put_off_is_read_by_a_look_that_comes_a_little_early(ramp: Ramp, met: Met) -> None:
+    unit, now = met(True, detected_at=None), timezone.now()
+    assert ramp_units.final(ramp, now) == []
+    early = now + timedelta(seconds=0.9)
+    ramp_units.read_awaited(ramp, early - timedelta(seconds=0.3))  # before the judge looks
+    assert ramp_units.final(ramp, early) == [unit]
+
+
 def test_what_is_said_of_a_session_later_is_no_sign_of_life(ramp: Ramp, met: Met) -> None:
     unit = met(True, outcome=None)
     now = timezone.now()
@@ -212,9 +220,9 @@ def test_only_what_the_agent_did_in_production_counts(ramp: Ramp, met: Met) -> N
 
 
 def test_a_session_that_waits_for_long_is_looked_at_less_often(ramp: Ramp, met: Met) -> None:
-    fresh, old = met(True, outcome=None, ago=100), met(True, outcome=None, ago=3000)
+    fresh, old = met(True, outcome=None, ago=90), met(True, outcome=None, ago=3000)
     now = timezone.now()
     assert ramp_units.final(ramp, now) == []
     waits = [SplitUnit.objects.get(pk=unit.pk).look_at - now for unit in (fresh, old)]
-    assert waits[0] == timedelta(seconds=1)
+    assert waits[0] == timedelta(seconds=0.5)
     assert timedelta(seconds=14) < waits[1] < timedelta(seconds=16)

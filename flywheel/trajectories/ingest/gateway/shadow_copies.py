@@ -24,6 +24,7 @@ from django.db.models import F, Q
 
 from flywheel.agents.models import Shadow, ShadowCopy
 from flywheel.agents.splits.assignment import Unit
+from flywheel.agents.splits.met_units import kept
 from flywheel.trajectories.formats.values.hostile_json import as_list
 from flywheel.trajectories.ingest.gateway import routing, server_calls, upstream_connection, version_defaults
 from flywheel.trajectories.ingest.gateway.journals.journal import Journal
@@ -111,12 +112,13 @@ def _begin(call: Call, head: dict[str, Any]) -> bool:
     """Count the copy, and say that it is made; False where the shadow is over or its budget used up."""
     split = call.shadow.split.row.pk
     with _database(), transaction.atomic():
+        unit = kept(call.shadow.split.project_id, call.unit)
         if not Shadow.objects.filter(_IN_BUDGET, split=split).update(copies=F("copies") + 1):
             return False
         ShadowCopy.objects.create(
             split_id=split,
-            kind=call.unit.kind,
-            name=call.unit.name,
+            kind=unit.kind,
+            name=unit.name,
             trace_id=call.head["trace"],
             span_id=call.head["id"][:16],
             copy_trace_id=head["trace"],

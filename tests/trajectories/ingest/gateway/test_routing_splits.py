@@ -10,6 +10,8 @@ from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.project_settings import redaction_policy
 from flywheel.agents.models import Agent, Split, SplitUnit, Version
 from flywheel.agents.splits import open_splits
 from flywheel.agents.splits.met_units import MetUnits
@@ -19,7 +21,7 @@ from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.ingest.gateway.relay import Slots
 from flywheel.trajectories.models import Step, Trajectory
 from tests.agents.splits.splitting import renew, split_of
-from tests.conftest import Build
+from tests.conftest import Build, Cast
 from tests.trajectories.ingest.gateway.calls import (
     Headers,
     ask,
@@ -197,6 +199,16 @@ def test_a_session_that_all_calls_share_is_one_unit(
 ) -> None:
     assert len({arm(client, gate, upstream, "default", temperature=number / 10) for number in range(5)}) == 1
     assert SplitUnit.objects.count() == 1
+
+
+def test_a_session_whose_name_is_not_kept_is_the_unit_that_its_traces_name(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, cast: Cast
+) -> None:
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="strict", rules=[])
+    assert len({arm(client, gate, upstream, "ann@example.com") for _ in range(3)}) == 1
+    unit, row = SplitUnit.objects.get(), Trajectory.objects.get()
+    assert "ann@" not in unit.name
+    assert (unit.name, unit.trace_id) == (row.session_id, row.trace_id)
 
 
 def test_the_responses_api_is_split_by_its_conversation(
