@@ -42,6 +42,7 @@ PATIENCE_S = 0.25
 STEPS = 6
 LORA = {"mode": "lora", "rank": 16, "alpha": 32}
 SERVED = {"rollouts": recipes.VLLM}
+OWN = {"rollouts": recipes.COLOCATE}
 LARGE: dict[str, Any] = {
     "vocab_size": 151_936,
     "hidden_size": 896,
@@ -70,14 +71,15 @@ class Case:
 
     @property
     def is_served(self) -> bool:
-        return "rollouts" in self.settings
+        """Whether a server that stays samples it, beside the trainer."""
+        return self.settings.get("rollouts") == recipes.VLLM
 
     @property
     def lacks(self) -> str:
         """The part that is not installed here; empty where all are."""
         if recipes.lacking(self.mode):
             return "bitsandbytes"
-        return "vLLM" if self.is_served and not (ROOT / ".venv-serve" / ".installed").exists() else ""
+        return "vLLM" if "rollouts" in self.settings and recipes.lacking(recipes.COLOCATE) else ""
 
 
 CASES = [
@@ -86,6 +88,7 @@ CASES = [
     Case("GRPO, LoRA", "grpo"),
     Case("GRPO, QLoRA", "grpo", "qlora"),
     Case("GRPO, vLLM", "grpo", settings=SERVED),
+    Case("GRPO, own vLLM that sleeps", "grpo", settings=OWN),
     Case("GRPO, vLLM, one step off", "grpo", settings=SERVED | {"execution": "one_step_off_async"}),
     Case("GRPO, vLLM, fully async", "grpo", settings=SERVED | {"execution": "fully_async", "max_staleness": 2}),
 ]
@@ -160,8 +163,8 @@ def row_of(
     run = Directory(place / "run", base, case.algorithm, train=rows, held_out=False, checkpoint_every=10_000)
     run.spec["settings"] = {"steps": STEPS, "learning_rate": 1e-5, **size, **case.settings}
     run.spec["tuning"] = LORA | {"mode": case.mode}
-    if served_base:
-        run.spec["served_base"] = served_base
+    if "rollouts" in case.settings:
+        run.spec["served_base"] = served_base or "base-of-its-own"
     run.save()
     environ = os.environ | ({"FLYWHEEL_VLLM_URL": url} if url else {})
     found: dict[str, Any] = {"model": model, "name": case.name, "final": str(run.path / "final"), "in_vllm": None}
@@ -346,19 +349,19 @@ def served(base: Path, place: Path, *, is_cpu: bool, until: float) -> Iterator[t
 
     django.setup()
     from flywheel.agents.artifacts import digest_of
-    from flywheel.evals.serving.loaded_adapters import base_name
-    from workers.programs import vllm_server
+    from flywheel.evals.serving.loaded_adapters import LOADED, SLOTS, base_name
+    from workers.processes import vllm_process
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     name = base_name(digest_of(base))
     place.mkdir(parents=True, exist_ok=True)
-    more = [*vllm_server.reading(base, place), *([] if is_cpu else ["--gpu-memory-utilization", "0.4"])]
-    words = vllm_server.command(base, name, url, 16, more)
+    words = vllm_process.command(base, name, url, rank=16, slots=SLOTS, kept=LOADED)
+    words += [] if is_cpu else ["--gpu-memory-utilization", "0.4"]
     with (
         (place / "vllm.log").open("wb") as log,
-        vllm_server.started(words, vllm_server.environment(base), log) as server,
+        vllm_process.started(words, vllm_process.environment(base), log) as server,
     ):
         while not answers(url):
             if server.poll() is not None or time.monotonic() > until:

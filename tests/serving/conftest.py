@@ -21,9 +21,10 @@ from safetensors.torch import load_file, save_file
 
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
+from flywheel.core import recipes
 from flywheel.server.supervisor import die_with_parent
 from tests.conftest import Build
-from workers.programs import vllm_server
+from workers.processes import vllm_process
 from workers.reference.build import POLICY
 
 collect_ignore_glob = [] if os.environ.get("FLYWHEEL_TEST_SERVE") else ["test_*.py"]
@@ -38,7 +39,7 @@ LONG = json.dumps({"architectures": ["Qwen3ForCausalLM"], "max_position_embeddin
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The address of a vLLM server of the reference policy."""
-    if not (vllm_server.SERVE / ".installed").exists():
+    if recipes.lacking(recipes.COLOCATE):
         pytest.skip("vLLM is not installed here, and could not be")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -54,7 +55,7 @@ def server() -> Iterator[str]:
             "--hf-overrides",
             LONG,
         ],
-        cwd=vllm_server.ROOT,
+        cwd=recipes.SERVE.parent,
         env={**os.environ, "FLYWHEEL_HOME": str(django_settings.HOME)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -70,7 +71,7 @@ def server() -> Iterator[str]:
         impatience.cancel()
         if not line:
             words = program.communicate(timeout=60)[1]
-            if vllm_server.NO_INSTRUCTION in words:
+            if vllm_process.NO_INSTRUCTION in words:
                 pytest.skip(words.strip())
             pytest.fail(f"it ended with {program.returncode}: {words}")
         assert line.startswith("vLLM is ready: base-"), line

@@ -3,6 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from flywheel.agents.models import Version
 from flywheel.core.envs.tictactoe import generate
 from flywheel.evals.serving import loaded_adapters
 from tests.serving.test_vllm import engine, names, requests
+from tests.waiting import wait_for
 from tests.workers.trainers.attempts.test_step_attempts import GAMES
 from tests.workers.trainers.cast import Directory, owned
 from workers.jobs.training import trainer_process
@@ -40,13 +42,13 @@ def directory(path: Path, **fields: Any) -> Directory:
         "max_completion_length": 16,
         "temperature": 0.8,
         "entropy_coef": 0.5,
-    }
+    } | fields.pop("settings", {})
     base = loaded_adapters.base_name(artifacts.digest_of(POLICY))
     tuning = {"mode": "lora", "rank": 4, "alpha": 8}
     games = [game.to_json() for game in generate(8, seed=3)]
     return Directory(
         path, POLICY, "grpo", environment=GAMES, train=games, held_out=False, settings=settings, served_base=base,
-        steps=2, **({"tuning": tuning} | fields),
+        **({"tuning": tuning, "steps": 2} | fields),
     )  # fmt: skip
 
 
@@ -80,6 +82,50 @@ def test_episodes_of_several_turns_are_sampled_as_the_trainer_would_beside_anoth
     assert not {row["name"] for row in proofs} & set(names())
     assert said
     assert all(texts == alone for texts in said), "and the other adapter's answers are its own"
+
+
+def test_a_run_starts_a_server_of_its_own_which_ends_with_it_and_is_proved(tmp_path: Path) -> None:
+    run = directory(tmp_path / "run", steps=3, checkpoint_every=1, settings={"rollouts": "colocate"})
+    trainer = trainer_process.start("workers.trainers.grpo", run.path)
+    try:
+        run.until(lambda it: bool(it.events("checkpoint")))
+        (server,) = children(trainer.process.pid, "vllm.entrypoints")
+        members = session(server)
+        assert len(members) > 1, "vLLM has processes of its own"
+        environment = Path(f"/proc/{server}/environ").read_bytes().split(b"\0")
+        (key,) = [each.partition(b"=")[2] for each in environment if each.startswith(b"VLLM_API_KEY=")]
+        trainer.process.kill()
+        wait_for(lambda: not session(server), "all of vLLM ends with its trainer")
+    finally:
+        trainer.leave()
+    trainer = trainer_process.start("workers.trainers.grpo", run.path)
+    try:
+        assert trainer.process.wait(400) == 0, (run.path / "trainer.log").read_text()[-3000:]
+    finally:
+        trainer.leave()
+    proofs = run.events("proof")
+    assert sorted({row["step"] for row in proofs}) == [0, 1, 2]
+    assert proofs[-1]["name"].endswith("-a2-s2")
+    assert all(row["worst"] < NOISE for row in proofs), proofs
+    assert all(row["moved"] > EXACT_NATS for row in proofs if row["moved"] is not None), "a lost update would be seen"
+    assert all(metrics["sampler_mismatch_max"] < NOISE for metrics in run.metrics().values())
+    assert not [path for path in run.path.rglob("*") if path.is_file() and key in path.read_bytes()]
+
+
+def children(process: int, words: str) -> list[int]:
+    """The processes that this one has started with such words."""
+    told = [path.read_text().split() for path in Path(f"/proc/{process}/task").glob("*/children")]
+    return [int(pid) for pids in told for pid in pids if words in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def session(leader: int) -> list[int]:
+    """The processes of a session that live."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, of = path.read_text().rpartition(")")[2].split()[:4]
+            found += [int(path.parent.name)] if int(of) == leader and state != "Z" else []
+    return found
 
 
 def test_a_lost_update_and_a_rank_that_the_server_does_not_take_are_seen(

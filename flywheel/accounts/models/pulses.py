@@ -29,7 +29,7 @@ class WorkerDevice(models.Model):
     label = models.CharField(max_length=8)
     name = models.CharField(max_length=100)
     modes = models.JSONField(default=list)
-    """How the worker's installation can tune, of `core.recipes.MODES`."""
+    """How the worker's installation can tune, of `core.recipes.possible_modes`."""
     at = models.DateTimeField()
 
     class Meta:
@@ -53,7 +53,7 @@ class WorkerDevice(models.Model):
 
     @classmethod
     def lacking(cls, mode: str, asked: str) -> str:
-        """Say why no worker that lives can tune so on the devices that are asked for; empty where one can, where none
+        """Say why no worker that lives can train so on the devices that are asked for; empty where one can, where none
         lives to say so, and on a Ray cluster, of whose installation no worker knows."""
         if mode not in recipes.NEEDS:
             return ""
@@ -61,6 +61,6 @@ class WorkerDevice(models.Model):
         told = list(cls.alive().filter(label=label).values_list("modes", flat=True))
         if label == "ray" or not told or any(mode in modes for modes in told):
             return ""
-        needed = f"{recipes.MODES[mode]} needs {recipes.NEEDS[mode]}"
+        needed = f"{recipes.MODES.get(mode, f'rollouts {mode}')} needs {recipes.NEEDS[mode]}"
         where = devices.WORDS[label][0]
-        return f"{needed}, which no worker with a {where} has; install flywheel[{mode}] there and restart it"
+        return f"{needed}, which no worker with a {where} has; {recipes.INSTALLED_BY[mode]} there and restart it"

@@ -12,6 +12,7 @@ import importlib.util
 import math
 import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from flywheel.core.errors import FieldError
@@ -47,12 +48,17 @@ ELSEWHERE: Final = ("trajectory", "uploaded")
 
 
 VLLM: Final = "vllm"
-"""The value of `rollouts` with which a server samples the attempts."""
+"""The value of `rollouts` with which the installation's server samples the attempts."""
+COLOCATE: Final = "colocate"
+"""The value of `rollouts` with which a server of the run's own samples them."""
 
 MODES: Final = {"full": "all weights", "lora": "LoRA", "qlora": "QLoRA"}
 """Ways to tune weights: all of them, an adapter on the base, or an adapter on the base in 4 bits."""
-NEEDS: Final = {"qlora": "bitsandbytes"}
-"""Modes that need a package which not every installation has."""
+NEEDS: Final = {"qlora": "bitsandbytes", COLOCATE: "vLLM"}
+"""Modes, and the value of `rollouts`, that need what not every installation has."""
+INSTALLED_BY: Final = {"qlora": "install flywheel[qlora]", COLOCATE: "run make .venv-serve/.installed"}
+SERVE = Path(__file__).resolve().parents[3] / ".venv-serve"
+"""vLLM's own environment."""
 
 PASSED_ON = ("trl.", "lora.")
 
@@ -105,7 +111,7 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
 
 
 _WANTED = {
-    "qlora": (NEEDS["qlora"], f"QLoRA needs {NEEDS['qlora']}, which is not installed; install flywheel[qlora]"),
+    "qlora": (NEEDS["qlora"], f"QLoRA needs {NEEDS['qlora']}, which is not installed; {INSTALLED_BY['qlora']}"),
     # No extra of ours: it would bring another package of the name `ninja`, over that of the API.
     "deepspeed": ("deepspeed", "DeepSpeed is not installed; install it as the operator's guide says"),
 }
@@ -113,16 +119,20 @@ _WANTED = {
 
 
 def lacking(what: str) -> str:
-    """Say what this installation lacks for a mode of tuning or a kind of sharding; empty where it has all. It loads
-    nothing: the trainer tries it out."""
+    """Say what this installation lacks for a mode of tuning, a kind of sharding or a server of the run's own; empty
+    where it has all. It loads nothing: the trainer tries it out."""
+    if what == COLOCATE and not (SERVE / ".installed").exists():
+        return (
+            f"rollouts {COLOCATE} needs vLLM, which is not installed; {INSTALLED_BY[COLOCATE]} and restart the worker"
+        )
     if what not in _WANTED or importlib.util.find_spec(_WANTED[what][0]):
         return ""
     return f"{_WANTED[what][1]} and restart the worker"
 
 
 def possible_modes() -> list[str]:
-    """The modes that this installation can tune by."""
-    return [mode for mode in MODES if not lacking(mode)]
+    """The modes that this installation can tune by, and `colocate` where it can start a run's own server."""
+    return [mode for mode in (*MODES, COLOCATE) if not lacking(mode)]
 
 
 def usual_mode(parameters: int | None) -> Literal["full", "lora"]:
@@ -152,7 +162,7 @@ def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_mode(algorithm: str, mode: str, settings: Mapping[str, Any]) -> None:
     """Refuse complete settings that do not go with how the weights are tuned. Raises FieldError."""
-    if settings.get("rollouts") == VLLM and mode != "lora":
+    if samples_elsewhere(settings) and mode != "lora":
         why = (
             "here all weights are trained"
             if mode == "full"
@@ -273,10 +283,14 @@ def _check_together(values: Mapping[str, Any]) -> None:
             field="batch_size",
         )
     _check_steps(values)
-    if values.get("rollouts") == VLLM:
+    if values.get("rollouts") != VLLM and staleness_bound(values):
+        why = "vLLM sleeps while the trainer learns" if values["rollouts"] == COLOCATE else "the trainer samples itself"
+        raise FieldError(
+            f"{values['execution']!r} wants rollouts {VLLM}; with {values['rollouts']} {why}; expected sync",
+            field="execution",
+        )
+    if samples_elsewhere(values):
         _check_served(values)
-    elif staleness_bound(values):
-        raise FieldError(f"{values['execution']!r} wants rollouts {VLLM}; expected sync", field="execution")
     if values.get("teacher_from") == VLLM and values["temperature"] != 1.0:
         raise FieldError(
             f"{values['temperature']!r} does not go with teacher_from vllm, which gives probabilities of given tokens "
@@ -329,8 +343,13 @@ def _is_weight(value: Any) -> bool:
 
 
 def asks_server(settings: Mapping[str, Any]) -> bool:
-    """Whether the trainer asks the vLLM server, for attempts or for a teacher's probabilities."""
+    """Whether the trainer asks the installation's vLLM server, for attempts or for a teacher's probabilities."""
     return VLLM in (settings.get("rollouts"), settings.get("teacher_from"))
+
+
+def samples_elsewhere(settings: Mapping[str, Any]) -> bool:
+    """Whether a vLLM server samples the attempts, the installation's or the run's own."""
+    return settings.get("rollouts") in (VLLM, COLOCATE)
 
 
 def staleness_bound(settings: Mapping[str, Any]) -> int:
@@ -349,7 +368,8 @@ def _check_served(values: Mapping[str, Any]) -> None:
         )
     if values.get("processes", 1) > 1:
         raise FieldError(
-            "more than one do not share a vLLM server yet; expected 1 with rollouts vllm", field="processes"
+            f"more than one do not share a vLLM server yet; expected 1 with rollouts {values['rollouts']}",
+            field="processes",
         )
     whole = {"top_p": 1.0, "top_k": 0, "lora.lora_dropout": 0.0}
     for name, wanted in whole.items():

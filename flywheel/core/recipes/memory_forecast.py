@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from flywheel.core.recipes import COLOCATE
 from flywheel.core.recipes.training_algorithms import ALGORITHMS
 
 Device = Literal["cpu", "cuda"]
@@ -134,6 +135,8 @@ class Plan:
     """Held-out tasks."""
     teacher: int = 0
     """Weights of the teacher; 0 for none."""
+    memory: int = 0
+    """Bytes of the device; 0 where nobody has told."""
 
     @property
     def is_lora(self) -> bool:
@@ -206,7 +209,7 @@ class Forecast:
     """Peak memory of a process in bytes, by its parts, largest first."""
 
     moment: str
-    """When the peak is reached: `learning`, `updating`, `answering` or `loading`."""
+    """When the peak is reached: `learning`, `updating`, `answering`, `sampling` or `loading`."""
     parts: Mapping[str, int]
     operations: float
     """Floating-point operations of a process in a step."""
@@ -232,6 +235,8 @@ def forecast(plan: Plan) -> Forecast:
     }
     if plan.device == "cuda":
         moments.pop("loading")  # the file is read on the CPU's side
+        if plan.settings.get("rollouts") == COLOCATE:
+            moments["sampling"] = kept | {"vLLM": int(plan.memory * plan.settings["vllm_memory_share"])}
     moment, parts = max(moments.items(), key=lambda item: sum(item[1].values()))
     ordered = dict(sorted(((name, size) for name, size in parts.items() if size), key=lambda item: -item[1]))
     return Forecast(moment, ordered, _operations(plan))

@@ -192,9 +192,16 @@ _ROWS = [
     Setting("top_k", int, 0, "Sample from so many tokens; 0 is all.", algorithms=_PRACTISED, min=0, max=1_000_000),
     Setting(
         "rollouts", str, "trainer",
-        "Who samples the attempts: the trainer's own process, or with a LoRA adapter this installation's vLLM server, "
-        "which is quicker for big models. After each update it is proved that the server samples the trained policy.",
-        algorithms=_REINFORCED, choices=("trainer", "vllm"),
+        "Who samples the attempts: the trainer's own process or, with a LoRA adapter, vLLM, which is quicker for big "
+        "models. vllm uses this installation's server. colocate starts one for the run on the GPU that it trains on. "
+        "After each update it is proved that the server samples the trained policy.",
+        algorithms=_REINFORCED, choices=("trainer", "vllm", "colocate"),
+    ),
+    Setting(
+        "vllm_memory_share", float, 0.4,
+        "With rollouts colocate, the share of the GPU's memory that vLLM takes while it samples. It gives it back "
+        "while the trainer learns.",
+        algorithms=_REINFORCED, min=0.05, max=0.9,
     ),
     Setting(
         "teacher_from", str, "trainer",
@@ -370,7 +377,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Execution": (
         "device", "micro_batch_size", "gradient_checkpointing", "eval_batch_size", "processes", "sharding",
-        "rollouts", "teacher_from", "execution", "max_staleness",
+        "rollouts", "vllm_memory_share", "teacher_from", "execution", "max_staleness",
     ),
 }  # fmt: skip
 """Settings by what they are about, in the order in which a form has them."""

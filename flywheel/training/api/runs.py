@@ -157,7 +157,7 @@ class ForecastOut(Schema):
     parts: list[ForecastPartOut]
     """Largest first."""
     moment: str
-    """When the peak is reached: `learning`, `updating`, `answering` or `loading`."""
+    """When the peak is reached: `learning`, `updating`, `answering`, `sampling` or `loading`."""
     longest: int
     """Tokens of the longest row, or prompt."""
     counted: bool

@@ -31,6 +31,12 @@ def refuse_cluster(
             "or teacher_from to trainer",
             field="settings.device",
         )
+    if settings.get("rollouts") == recipes.COLOCATE:
+        raise Refused(
+            "a trainer on a Ray cluster starts no vLLM server: nothing there sets memory aside for it; set rollouts to "
+            "trainer",
+            field="settings.device",
+        )
     if expected_questions(algorithm, settings, task_sets, None, recipe):
         raise Refused(
             "its judges and tool servers are asked by the worker, which a job on a Ray cluster does not reach; train "

@@ -87,7 +87,8 @@ def expected_memory(
         return None, "there are no rows yet"
     machine = _machine(settings.get("device", "auto"))
     held_out = task_set.members.filter(split=Split.HELD_OUT).count()
-    plan = Plan(shapes, algorithm, settings, tuning, lengths, machine.get("kind", "cpu"), held_out, taught)
+    device, size = machine.get("kind", "cpu"), machine.get("memory", 0)
+    plan = Plan(shapes, algorithm, settings, tuning, lengths, device, held_out, taught, size)
     found = Memory(memory_forecast.forecast(plan), lengths, preview, machine, None)
     if found.is_too_large:
         modes = _adapters(algorithm, settings)

@@ -156,8 +156,9 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     _refuse_benchmarks(algorithm, task_sets)
     tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
     settings = check_settings(algorithm, base, tuning, request.settings)
-    if settings.get("rollouts") == recipes.VLLM:
+    if recipes.samples_elsewhere(settings):
         _refuse_untaken(tuning, settings)
+    if settings.get("rollouts") == recipes.VLLM:
         _refuse_server(base, "settings.rollouts")
     if request.teacher is not None and settings.get("teacher_from") == recipes.VLLM:
         _refuse_server(request.teacher, "settings.teacher_from")
@@ -295,6 +296,8 @@ def check_settings(
         raise Refused(error.problem, field=f"{where}{error.field}") from error
     if why := WorkerDevice.lacking(tuned["mode"], settings["device"]):
         raise Refused(why, field="tuning.mode")
+    if why := WorkerDevice.lacking(settings.get("rollouts", ""), settings["device"]):
+        raise Refused(why, field="settings.rollouts")
     if why := recipes.lacking(settings.get("sharding", "")):
         raise Refused(why, field="settings.sharding")
     return settings

@@ -129,8 +129,8 @@ class TrainingRun(Job):
         tune as it wants. Who went silent holds nothing once its lease has run out.
         """
         offered, host = devices.offered(), socket.gethostname()
-        if self.device != "ray" and lacking(self.tuning["mode"]):
-            raise NoRoom(f"it waits for a worker with {NEEDS[self.tuning['mode']]}; {host} has none")
+        if self.device != "ray" and (lacks := self._lacks()):
+            raise NoRoom(f"it waits for a worker with {lacks}; {host} has none")
         for label in [self.device] if self.device else devices.LOCAL:
             if names := offered.get(label):
                 with connection.cursor() as cursor:  # one claim of these at a time
@@ -138,13 +138,18 @@ class TrainingRun(Job):
                 return {"held": {"host": host, "label": label, "names": self._take(host, label, names)}}
         raise NoRoom
 
+    def _lacks(self) -> str:
+        """What it needs that this worker's machine has not; empty where it has all."""
+        wanted = (self.tuning["mode"], self.settings.get("rollouts", ""))
+        return next((NEEDS[each] for each in wanted if each in NEEDS and lacking(each)), "")
+
     def _take(self, host: str, label: str, names: Sequence[str]) -> list[str]:
         width, total = self.width(label), len(names)
         wanted = f"the {devices.WORDS[label][0]}" if total == 1 else f"{width} of the {devices.counted(total, label)}"
         if width > total:
             raise NoRoom(f"it waits for a worker with {devices.counted(width, label)}; {host} has {total}")
         earlier = TrainingRun.objects.filter(ownerless(), device__in=("", label), pk__lt=self.pk)
-        rows = [run for run in earlier.only("settings", "tuning") if not lacking(run.tuning["mode"])]
+        rows = [run for run in earlier.only("settings", "tuning") if not run._lacks()]
         if any(run.width(label) <= total for run in rows):
             raise NoRoom(f"it waits behind an earlier run for {wanted} of {host}")
         others = TrainingRun.objects.filter(held__host=host, held__label=label).exclude(pk=self.pk)

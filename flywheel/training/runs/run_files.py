@@ -35,6 +35,7 @@ RECORDS = {
     "result.json": "how it ended",
     EVENTS: "every event and measurement",
     OUTPUT: "the trainer's own output",
+    "vllm.log": "the output of the vLLM server that it started",
 }
 HASHED_MOST = 32_000_000
 """Bytes of a record that are hashed while somebody waits for the list."""

@@ -3,12 +3,11 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from tests.workers.engines.test_tool_calls import TEMPLATES, tokenizer_with
-from workers.programs.vllm_server import CannotServe, adapted_layers, reading
+from workers.processes.vllm_process import CannotServe
+from workers.programs.vllm_server import reading
 from workers.reference.build import POLICY
 
 
@@ -40,20 +39,3 @@ def test_a_base_whose_tokenizer_is_cut_is_refused_with_its_place(tmp_path: Path)
         (tmp_path / path.name).write_bytes(path.read_bytes()[:20])
     with pytest.raises(CannotServe, match=f"the tokenizer in {tmp_path} cannot be loaded"):
         reading(tmp_path, tmp_path / "aside")
-
-
-def test_adapters_change_linear_layers_and_neither_embeddings_nor_the_output_layer(tmp_path: Path) -> None:
-    linear = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
-    assert adapted_layers(POLICY) == linear
-    matrix, vector = np.zeros((2, 2), np.float32), np.zeros(2, np.float32)
-    one = {"model.embed_tokens.weight": matrix, "lm_head.weight": matrix, "model.layers.0.mlp.gate.weight": matrix}
-    two = {
-        "model.layers.0.input_layernorm.weight": vector,
-        "model.layers.0.mlp.experts.0.w1.weight": matrix,
-        "model.layers.0.mixer.A_log": matrix,
-        "model.layers.0.mixer.in_proj.weight": matrix,
-        "model.layers.0.mixer.in_proj.bias": vector,
-    }
-    save_file(one, tmp_path / "one.safetensors")
-    save_file(two, tmp_path / "two.safetensors")
-    assert adapted_layers(tmp_path) == ["experts", "gate", "in_proj", "w1"]

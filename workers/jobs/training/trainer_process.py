@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from django.conf import settings
 
+from flywheel.core import recipes
 from flywheel.core.network.key_hosts import VLLM_KEY
 from workers.judging import broker_line
 from workers.processes import model_process
@@ -21,6 +22,8 @@ SUMMARY = 60
 """Lines within which torchrun's summary ends; what stands before it may be of an earlier start."""
 SERVER = ("FLYWHEEL_VLLM_URL", "FLYWHEEL_SERVE", "FLYWHEEL_SERVE_GPUS", VLLM_KEY)
 """What a trainer is told that asks a vLLM server: their addresses, and the key."""
+OWN_SERVER = ("VLLM_CPU_", "HF_HOME", "XDG_CACHE_HOME")
+"""What one is told that starts a server of its own: how it computes on a CPU, and where it may keep things."""
 
 
 class Trainer(Protocol):
@@ -108,6 +111,12 @@ def command(module: str, place: Path, processes: int, wait_lock: int = 10) -> li
     shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     many = shared if processes > 1 else []
     return [sys.executable, "-m", *many, module, str(place), "--wait-lock", str(wait_lock)]
+
+
+def told_of_vllm(settings: Mapping[str, Any]) -> Sequence[str]:
+    """The environment variables, or how they begin, that a trainer with these settings is told besides."""
+    own = OWN_SERVER if settings.get("rollouts") == recipes.COLOCATE else ()
+    return (*(SERVER if recipes.asks_server(settings) else ()), *own)
 
 
 def start(

@@ -136,7 +136,7 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
         spec["reward"] = run.reward_recipe.spec
     if run.environment_weights:
         spec["environment_weights"] = run.environment_weights
-    if run.settings.get("rollouts") == recipes.VLLM:
+    if recipes.samples_elsewhere(run.settings):
         assert run.base.weights is not None
         spec["served_base"] = base_name(run.base.weights.digest)
     return spec
@@ -258,7 +258,7 @@ def _start(run: TrainingRun, place: Path, broker: RunBroker | None) -> Trainer:
     if label == "ray":
         return RayTrainer(f"flywheel-{run}-{run.idempotency_key.hex[:12]}", module, place, processes)
     trainer_process.stop_orphan(place)
-    told = trainer_process.SERVER if recipes.asks_server(run.settings) else ()
+    told = trainer_process.told_of_vllm(run.settings)
     gpus = run.held["names"] if label == "cuda" else []
     return trainer_process.start(
         module, place, *told, processes=processes, gpus=gpus, broker=broker.path if broker else ""
@@ -380,7 +380,7 @@ def _event_line(row: dict[str, Any]) -> str:
             )
         case "checkpoint":
             return f"checkpoint at step {row['step']}"
-        case "warning":
+        case "warning" | "sampler":
             return str(row["message"])
         case "training_error":
             return f"{row['kind']}: {row['message']}"

@@ -98,6 +98,7 @@ class PacedAttempts(Attempts):
                 self.figures |= {f"staleness/{age}": by_age[age] / len(ages) for age in range(self.bound + 1)}
             self.figures |= self._idle(waited)
             self.run.event("attempts", step=step, groups=taken, oldest=max(ages, default=0))
+        self.engine.rest()
         return self._tokens(episodes)
 
     def _wait(self, step: int) -> None:

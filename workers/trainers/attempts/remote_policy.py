@@ -32,6 +32,7 @@ from workers.engines.openai_engine import Failed
 from workers.engines.vllm_sampler import Question, Sampled, VllmSampler
 from workers.trainers.attempts import trl_seams
 from workers.trainers.attempts.live_engine import TURN_BITS, Asked, Episode, EpisodeEngine, folded, undisturbed
+from workers.trainers.attempts.own_server import LOG, OwnServer
 from workers.trainers.run import checkpoints
 from workers.trainers.run.run_directory import Run
 from workers.trainers.run.run_failures import TrainingError
@@ -85,10 +86,13 @@ class RemotePolicy(TrainerCallback):
         self._probe = Sampling(settings["temperature"], 1.0, tokens)
         self._prompts = list(prompts)[:PROBES]
         self._before: tuple[list[Sampled], list[list[float]]] = [], []
-        self.server = server_of(run, run.spec.served_base, ends)
+        self.own = OwnServer(run) if settings["rollouts"] == recipes.COLOCATE else None
+        """The run's own server, where it is not the installation's that samples."""
+        self.server = own_sampler(run, self.own, ends) if self.own else server_of(run, run.spec.served_base, ends)
         self._prefix = f"rollouts-{run.spec.digest[:8]}-"
         self._attempt = attempt_of(run)
         self.room = meet(self.server, run.spec.served_base, "trains", self._prefix)
+        self.rest()
 
     def join(self, trainer: Any) -> None:
         """Be what TRL synchronises, and have it weigh its loss by what the server sampled."""
@@ -101,6 +105,8 @@ class RemotePolicy(TrainerCallback):
     def sync_weights(self) -> None:
         """Publish the weights of the step that was finished last, and prove them. Raises TrainingError."""
         began, step = time.monotonic(), int(self.trainer.state.global_step)
+        if self.own:
+            self.own.wake()
         name = f"{self._prefix}a{self._attempt}-s{step}"
         try:
             place = self._write(name)
@@ -121,7 +127,7 @@ class RemotePolicy(TrainerCallback):
                 self._asking[name] = 0
             self._drop_unasked()
         except Failed as failure:
-            raise lost(self.server, failure) from failure
+            raise self._lost(failure) from failure
         trl_seams.measured(self.trainer, "sync_proof", proof.mean)
         trl_seams.measured(self.trainer, "sync_limit", self.limit)
 
@@ -133,7 +139,7 @@ class RemotePolicy(TrainerCallback):
         try:
             return version, self.server.sample(name, questions)
         except Failed as failure:
-            raise lost(self.server, failure) from failure
+            raise self._lost(failure) from failure
         finally:
             with self._lock:
                 self._asking[name] -= 1
@@ -148,8 +154,23 @@ class RemotePolicy(TrainerCallback):
             worst = logs["sampling/sampling_logp_difference/max"]
             raise TrainingError("sampler", self._off(self.name, f"of step {state.global_step}", Proof(0, mean, worst)))
 
+    def rest(self) -> None:
+        """Ask nothing more before the next weights: a server of our own gives its memory to the trainer. Raises
+        TrainingError."""
+        if self.own:
+            self.own.sleep()
+
     def close(self) -> None:
-        leave(self.run, self.server, self._prefix)
+        if self.own:
+            self.own.close()
+        else:
+            leave(self.run, self.server, self._prefix)
+
+    def _lost(self, failure: Failed) -> TrainingError:
+        """Raises TrainingError itself where a server of our own has ended."""
+        if self.own:
+            self.own.check()
+        return lost(self.server, failure)
 
     def _drop_unasked(self) -> None:
         """Take from the server the versions before the last that nothing is asked of any more."""
@@ -202,11 +223,12 @@ class RemotePolicy(TrainerCallback):
         return chosen
 
     def _off(self, name: str, what: str, proof: Proof) -> str:
+        was_started = f"what {LOG} says" if self.own else "that the server was started by make serve"
         return (
             f"the policy that is sampled is not the policy that is trained: at {self.server.base_url} the tokens "
             f"{what} under {name} are off by {proof.mean:.3g} nats in the mean and {proof.worst:.3g} at worst, and a "
-            f"mean of {self.limit:g} is allowed. See that the server was started by make serve, with this base in the "
-            "same precision, then resume from the last checkpoint"
+            f"mean of {self.limit:g} is allowed. See {was_started}, with this base in the same precision, then resume "
+            "from the last checkpoint"
         )
 
 
@@ -218,14 +240,30 @@ def server_of(run: Run, base: str, ends: Sequence[int] = ()) -> VllmSampler:
         raise TrainingError(
             "sampler", "no vLLM server is set: start one with make serve, set FLYWHEEL_VLLM_URL and resume"
         )
+    url = urls[0] if len(urls) == 1 else _having(base, urls, Waiting(run))
+    return _sampler(run, url, os.environ.get(VLLM_KEY, ""), ends, Waiting(run))
+
+
+def own_sampler(run: Run, own: OwnServer, ends: Sequence[int]) -> VllmSampler:
+    """The run's own server, which is not waited for once it has ended."""
+    told = Waiting(run)
+
+    def waiting(failure: Failed) -> None:
+        own.check()
+        told(failure)
+
+    return _sampler(run, own.url, own.key, ends, waiting)
+
+
+def _sampler(run: Run, url: str, key: str, ends: Sequence[int], on_wait: Callable[[Failed], object]) -> VllmSampler:
     return VllmSampler(
-        urls[0] if len(urls) == 1 else _having(base, urls, Waiting(run)),
-        os.environ.get(VLLM_KEY, ""),
+        url,
+        key,
         ends=ends,
         concurrency=min(AT_ONCE, run.spec.settings["batch_size"]),
         timeout_s=TIMEOUT_S,
         patience_s=PATIENCE_S,
-        on_wait=Waiting(run),
+        on_wait=on_wait,
     )
 
 
@@ -318,6 +356,10 @@ class RemoteEngine(EpisodeEngine):
         found = self.episode(seed)
         self._episodes.pop(seed >> TURN_BITS, None)
         return found
+
+    def rest(self) -> None:
+        """Ask nothing more before the next weights. Raises TrainingError."""
+        self._policy.rest()
 
     def close(self) -> None:
         self._policy.close()

