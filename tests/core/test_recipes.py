@@ -69,7 +69,7 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
         ("grpo", {"value_clip": 0.1}, "value_clip: does not apply to GRPO, only to ppo"),
         ("importance_sampling", {"scale_rewards": "group"}, "scale_rewards: does not apply to Importance sampling"),
         ("grpo", {"epsilon_high": 0.1}, "epsilon_high: 0.1 is below epsilon"),
-        ("grpo", {"rollouts": "sglang"}, "rollouts: 'sglang' is not right; expected one of trainer, vllm"),
+        ("grpo", {"rollouts": "sglang"}, "rollouts: 'sglang' is not right; expected one of trainer, vllm, colocate"),
         ("rloo", {"step_rewards": True}, "step_rewards: does not apply to RLOO, only to grpo"),
         ("rloo", {"scale_rewards": "group"}, "scale_rewards: does not apply to RLOO"),
         ("grpo", {"rollouts": "vllm", "top_p": 0.9}, "top_p: 0.9 does not go with rollouts on vLLM"),
@@ -86,7 +86,24 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
             {"rollouts": "vllm", "execution": "fully_async", "max_staleness": 0},
             "max_staleness: 0 is out of range; expected a whole number from 1 to 16",
         ),
-        ("grpo", {"execution": "fully_async"}, "execution: 'fully_async' wants rollouts vllm; expected sync"),
+        (
+            "grpo",
+            {"execution": "fully_async"},
+            "execution: 'fully_async' wants rollouts vllm; with trainer the trainer",
+        ),
+        (
+            "ppo",
+            {"rollouts": "colocate", "execution": "one_step_off_async"},
+            "execution: 'one_step_off_async' wants rollouts vllm; with colocate vLLM sleeps while the trainer learns; "
+            "expected sync",
+        ),
+        ("grpo", {"rollouts": "colocate", "top_k": 5}, "top_k: 5 does not go with rollouts on vLLM"),
+        ("rloo", {"rollouts": "colocate", "processes": 2}, "processes: more than one do not share a vLLM server"),
+        (
+            "grpo",
+            {"rollouts": "colocate", "vllm_memory_share": 1.0},
+            "vllm_memory_share: 1.0 is out of range; expected a number from 0.05 to 0.9",
+        ),
         (
             "ppo",
             {"rollouts": "vllm", "execution": "one_step_off_async", "num_iterations": 2},

@@ -71,6 +71,16 @@ def test_weights_gradients_and_moments_take_sixteen_bytes_a_weight() -> None:
     assert part("optimizer", lora) == 8 * SHAPES.adapter(8)
 
 
+def test_vllm_takes_its_share_of_a_gpu_while_it_samples() -> None:
+    own = plan("grpo", LORA, rollouts="colocate", vllm_memory_share=0.5)
+    on_gpu = replace(own, device="cuda", memory=80 * 2**30)
+    found = forecast(on_gpu)
+    assert (found.moment, part("vLLM", found)) == ("sampling", 40 * 2**30)
+    assert part("activations", found) == 0, "the trainer does not learn meanwhile"
+    assert forecast(replace(own, memory=80 * 2**30)).moment != "sampling", "on a CPU it is another process"
+    assert forecast(replace(on_gpu, settings=own.settings | {"rollouts": "vllm"})).moment != "sampling"
+
+
 def test_activations_follow_the_micro_batch_and_the_longest_row() -> None:
     two, four = (part("activations", forecast(plan(tuning=LORA, micro_batch_size=size))) for size in (2, 4))
     assert four == pytest.approx(2 * two, rel=0.01)

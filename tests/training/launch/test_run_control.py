@@ -89,6 +89,25 @@ def test_a_server_that_could_not_sample_what_is_trained_is_refused(room: Room, m
     assert room.launch(**(asked | {"settings": served})).settings["rollouts"] == "vllm"
 
 
+def test_a_server_of_the_runs_own_wants_a_worker_that_has_vllm(room: Room) -> None:
+    asked: dict[str, Any] = {"algorithm": "grpo", "tuning": {"mode": "lora"}}
+    own = {"rollouts": "colocate", "device": "cuda"}
+    assert room.launch(**asked, settings=own).settings["vllm_memory_share"] == 0.4, "no worker lives to say so"
+    later = timezone.now() + timedelta(hours=1)
+    WorkerDevice.objects.create(host="a", label="cuda", name="0", modes=["full", "lora"], at=later)
+    with pytest.raises(Refused) as error:
+        room.launch(**asked, settings=own)
+    assert (error.value.field, error.value.problem) == (
+        "settings.rollouts",
+        "rollouts colocate needs vLLM, which no worker with a GPU has; run make .venv-serve/.installed there and "
+        "restart it",
+    )
+    with pytest.raises(Refused, match="DoRA"):
+        room.launch(**asked, settings=own | {"lora.use_dora": True, "device": "cpu"})
+    WorkerDevice.objects.create(host="b", label="cuda", name="0", modes=["full", "lora", "colocate"], at=later)
+    assert room.launch(**asked, settings=own).device == "cuda"
+
+
 def test_deepspeed_is_refused_where_it_is_not_installed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "deepspeed" else there(name))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import WorkerDevice
+from flywheel.core import recipes
 from flywheel.edge import job_queue
 from flywheel.edge.jobs import Lease, State
 from flywheel.system import devices
@@ -163,21 +165,28 @@ def test_what_a_worker_offers_is_told_or_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_only_a_worker_that_can_tune_so_takes_a_run_which_holds_no_other_up(
-    queued: Any, monkeypatch: pytest.MonkeyPatch
+    queued: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FLYWHEEL_DEVICES", "cpu:1")
     there = [False]
     monkeypatch.setattr("importlib.util.find_spec", lambda _: there[0] or None)
+    monkeypatch.setattr(recipes, "SERVE", tmp_path)
     report_devices()
     assert WorkerDevice.objects.get(label="cpu").modes == ["full", "lora"]
     four_bits, other, last = queued("cpu"), queued("cpu"), queued("cpu")
     TrainingRun.objects.filter(pk=four_bits.pk).update(tuning={"mode": "qlora", "rank": 4, "alpha": 8})
+    colocated = TrainingRun.objects.filter(pk=last.pk)
+    colocated.update(settings=last.settings | {"rollouts": "colocate"})
+    last.refresh_from_db()
     assert taken(four_bits) is None
+    assert taken(last) is None
+    assert last.message == f"it waits for a worker with vLLM; {HOST} has none"
     assert four_bits.message == f"it waits for a worker with bitsandbytes; {HOST} has none"
     assert taken(other) == ["0"]
     there[0] = True
+    (tmp_path / ".installed").touch()
     report_devices()
-    assert WorkerDevice.objects.get(label="cpu").modes == ["full", "lora", "qlora"]
+    assert WorkerDevice.objects.get(label="cpu").modes == ["full", "lora", "qlora", "colocate"]
     TrainingRun.objects.filter(pk=other.pk).update(state=State.SUCCEEDED)
     assert taken(last) is None, "now it waits behind the earlier one"
     assert taken(four_bits) == ["0"]

@@ -186,6 +186,8 @@ def test_a_launch_without_a_cluster_or_with_vllm_is_refused(ray: Cluster, monkey
     for algorithm, asking in (("grpo", {"rollouts": "vllm"}), ("distillation", {"teacher_from": "vllm"})):
         with pytest.raises(Refused, match="its key would be readable in the job"):
             device_choice.refuse_cluster(algorithm, asking, [])
+    with pytest.raises(Refused, match="starts no vLLM server"):
+        device_choice.refuse_cluster("grpo", {"rollouts": "colocate"}, [])
     monkeypatch.setattr(device_choice, "expected_questions", lambda *_: "judgements")
     with pytest.raises(Refused, match="which a job on a Ray cluster does not reach"):
         device_choice.refuse_cluster("grpo", {}, [])

@@ -418,6 +418,9 @@ def test_a_trainer_is_told_of_the_vllm_server_where_it_samples_and_the_directory
         "FLYWHEEL_VLLM_URL": "http://127.0.0.1:1",
         "VLLM_API_KEY": "a-secret-key",
     }
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
+    own = trainer_process._trainer_env(*trainer_process.told_of_vllm({"rollouts": "colocate"}))
+    assert (own["VLLM_CPU_KVCACHE_SPACE"], "VLLM_API_KEY" in own) == ("2", False), "that is the other server's"
 
 
 def test_a_teacher_on_the_server_has_an_adapter_there_in_any_case_and_its_trainer_is_told_of_the_server(
