@@ -44,11 +44,11 @@ def directory(path: Path, **fields: Any) -> Directory:
         "entropy_coef": 0.5,
     } | fields.pop("settings", {})
     base = loaded_adapters.base_name(artifacts.digest_of(POLICY))
-    tuning = {"mode": "lora", "rank": 4, "alpha": 8}
+    whole: dict[str, Any] = {"tuning": {"mode": "lora", "rank": 4, "alpha": 8}, "steps": 2, **fields}
     games = [game.to_json() for game in generate(8, seed=3)]
     return Directory(
         path, POLICY, "grpo", environment=GAMES, train=games, held_out=False, settings=settings, served_base=base,
-        **({"tuning": tuning, "steps": 2} | fields),
+        **whole,
     )  # fmt: skip
 
 

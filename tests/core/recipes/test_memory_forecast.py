@@ -78,7 +78,7 @@ def test_vllm_takes_its_share_of_a_gpu_while_it_samples() -> None:
     assert (found.moment, part("vLLM", found)) == ("sampling", 40 * 2**30)
     assert part("activations", found) == 0, "the trainer does not learn meanwhile"
     assert forecast(replace(own, memory=80 * 2**30)).moment != "sampling", "on a CPU it is another process"
-    assert forecast(replace(on_gpu, settings=own.settings | {"rollouts": "vllm"})).moment != "sampling"
+    assert forecast(replace(on_gpu, settings={**own.settings, "rollouts": "vllm"})).moment != "sampling"
 
 
 def test_activations_follow_the_micro_batch_and_the_longest_row() -> None:
