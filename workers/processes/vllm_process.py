@@ -170,7 +170,7 @@ def wait(server: subprocess.Popen[bytes], url: str, log: Any, limit_s: float = m
 
 
 def ending(server: subprocess.Popen[bytes], log: Any) -> str:
-    """How it ended, and its last words."""
+    """Say how it ended, with its last words."""
     how = f": {NO_INSTRUCTION}" if server.returncode == -signal.SIGILL else f" with code {server.returncode}"
     return f"it ended{how}. Its last words:\n{last_words(log)}"
 

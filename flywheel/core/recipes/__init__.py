@@ -283,14 +283,7 @@ def _check_together(values: Mapping[str, Any]) -> None:
             field="batch_size",
         )
     _check_steps(values)
-    if values.get("rollouts") != VLLM and staleness_bound(values):
-        why = "vLLM sleeps while the trainer learns" if values["rollouts"] == COLOCATE else "the trainer samples itself"
-        raise FieldError(
-            f"{values['execution']!r} wants rollouts {VLLM}; with {values['rollouts']} {why}; expected sync",
-            field="execution",
-        )
-    if samples_elsewhere(values):
-        _check_served(values)
+    _check_served(values)
     if values.get("teacher_from") == VLLM and values["temperature"] != 1.0:
         raise FieldError(
             f"{values['temperature']!r} does not go with teacher_from vllm, which gives probabilities of given tokens "
@@ -359,7 +352,16 @@ def staleness_bound(settings: Mapping[str, Any]) -> int:
 
 
 def _check_served(values: Mapping[str, Any]) -> None:
-    """Refuse what would have the server say something else of a token than the trainer can. Raises FieldError."""
+    """Refuse what would have the server say something else of a token than the trainer can, and sampling on where no
+    server could. Raises FieldError."""
+    if values.get("rollouts") != VLLM and staleness_bound(values):
+        why = "vLLM sleeps while the trainer learns" if values["rollouts"] == COLOCATE else "the trainer samples itself"
+        raise FieldError(
+            f"{values['execution']!r} wants rollouts {VLLM}; with {values['rollouts']} {why}; expected sync",
+            field="execution",
+        )
+    if not samples_elsewhere(values):
+        return
     if staleness_bound(values) and values["num_iterations"] > 1:
         raise FieldError(
             f"{values['num_iterations']} steps on the same attempts make them older than any bound says, which "

@@ -139,7 +139,7 @@ class TrainingRun(Job):
         raise NoRoom
 
     def _lacks(self) -> str:
-        """What it needs that this worker's machine has not; empty where it has all."""
+        """Name what it needs and this worker's machine lacks; empty where it has all."""
         wanted = (self.tuning["mode"], self.settings.get("rollouts", ""))
         return next((NEEDS[each] for each in wanted if each in NEEDS and lacking(each)), "")
 
