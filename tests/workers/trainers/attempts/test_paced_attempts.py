@@ -58,6 +58,8 @@ class Remote:
 
     def close(self) -> None: ...
 
+    def rest(self) -> None: ...
+
 
 def paced(tmp_path: Path, bound: int, remote: Any, env: Environment = ENV, **settings: Any) -> PacedAttempts:
     (tmp_path / "events.jsonl").touch()
