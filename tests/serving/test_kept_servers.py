@@ -1,11 +1,12 @@
 """Two vLLM servers with a base each, kept as the supervisor keeps them: each version is answered by the weights that it
 has, and a server that is killed comes back."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shutil import copytree
@@ -27,6 +28,7 @@ from tests import waiting
 from tests.benching.processes import tree
 from tests.conftest import Build
 from tests.serving.conftest import START_S, make_adapter
+from tests.serving.right_weights import QUESTIONS, STRENGTH
 from tests.waiting import wait_for
 from tests.worker import database_url
 from workers.engines.transformers_engine import TransformersEngine
@@ -86,17 +88,18 @@ def tuned(place: Path) -> Path:
     """Another base: the policy with all its projections a little off, as after a full fine-tune."""
     copytree(POLICY, place)
     tensors = load_file(place / "model.safetensors")
-    save_file({name: tensor * 1.05 for name, tensor in tensors.items()}, place / "model.safetensors", {"format": "pt"})
+    save_file({name: tensor * 1.2 for name, tensor in tensors.items()}, place / "model.safetensors", {"format": "pt"})
     return place
 
 
-def own_words(version: Version, question: str) -> str:
+def own_words(version: Version, questions: Sequence[str]) -> list[str]:
     """What the version's own weights say."""
     assert version.weights is not None
     assert version.adapter is not None
     engine = TransformersEngine(artifacts.local(version.weights), artifacts.local(version.adapter), device="cpu")
-    opening = Message("system", story.SYSTEM_PROMPT), Message("user", question)
-    return engine.chat([ChatRequest(opening, Sampling(0.0, 1.0, TOKENS), 0)])[0].text or ""
+    opening, greedy = Message("system", story.SYSTEM_PROMPT), Sampling(0.0, 1.0, TOKENS)
+    asked = [ChatRequest((opening, Message("user", text)), greedy, 0) for text in questions]
+    return [answer.text or "" for answer in engine.chat(asked)]
 
 
 def said(version: Version, question: str, headers: dict[str, str]) -> str:
@@ -104,9 +107,10 @@ def said(version: Version, question: str, headers: dict[str, str]) -> str:
     told = [{"role": "system", "content": story.SYSTEM_PROMPT}, {"role": "user", "content": question}]
     body = {"model": f"{version.agent.name}@live", "messages": told, "temperature": 0, "max_tokens": TOKENS}
     answer = Client().post("/gateway/v1/chat/completions", body, content_type="application/json", headers=headers)
-    assert answer.status_code == 200, answer.content
+    content = b"".join(answer.streaming_content)  # type: ignore[attr-defined]
+    assert answer.status_code == 200, content
     assert answer["X-Flywheel-Digest"] == version.digest
-    return str(answer.json()["choices"][0]["message"]["content"])
+    return str(json.loads(content)["choices"][0]["message"]["content"])
 
 
 def wait_until_ready(keepers: Keepers) -> None:
@@ -123,11 +127,12 @@ def wait_until_ready(keepers: Keepers) -> None:
 def test_each_of_two_servers_answers_for_its_base_and_one_that_is_killed_comes_back(
     build: Build, keepers: Keepers, tmp_path: Path, key: Callable[..., dict[str, str]]
 ) -> None:
-    one = of_base(build, "desk", POLICY, make_adapter(tmp_path / "one", 21))
-    other = of_base(build, "shop", tuned(tmp_path / "tuned"), make_adapter(tmp_path / "other", 22))
-    question = story.sessions(1, seed=5)[0].prompt
-    expected = {version: own_words(version, question) for version in (one, other)}
-    assert len(set(expected.values())) == 2
+    one = of_base(build, "desk", POLICY, make_adapter(tmp_path / "one", 21, strength=STRENGTH))
+    other = of_base(build, "shop", tuned(tmp_path / "tuned"), make_adapter(tmp_path / "other", 22, strength=STRENGTH))
+    questions = [session.prompt for session in story.sessions(QUESTIONS, seed=5)]
+    rows = zip(questions, own_words(one, questions), own_words(other, questions), strict=True)
+    question, *words = next(row for row in rows if row[1] != row[2] and "<" not in row[1] + row[2])
+    expected = dict(zip((one, other), words, strict=True))
     for place, version in enumerate((one, other)):
         chosen_bases.choose(version=version, actor=Actor(build.cast.admin), place=place)
     wait_until_ready(keepers)
