@@ -28,7 +28,7 @@ TRAJECTORIES: Final = 100
 """Of one session that are read: one session that all calls share is one look, however long it grows."""
 OFTEN, SELDOM = timedelta(seconds=0.5), timedelta(seconds=60)
 """Between two looks at a session that is not final; one that has waited for long is looked at less often. The shorter
-is less than the judge's own second, so that his next look, however early, misses none."""
+is less than the judge's own second, so that its next look, however early, misses none."""
 
 READ, READ_STEPS = 200, 5000
 """Trajectories, and steps of them, that detectors read for the judge at once. What is more waits for its turn."""
