@@ -1,4 +1,5 @@
-"""`make demo`, once it is ready: load the second story into the project `agent`, up to where a person would start.
+"""`make demo`, once it is ready: finish the first story (`demo.finish`), and load the second one into the project
+`agent`, up to where a person would start.
 
 Some conversations are labelled and practised on, the live version has its baseline, and a few wait with the detectors'
 proposals. The agent and its scripted model answer as long as this process runs, so that evals and fixes can be tried,
@@ -37,7 +38,7 @@ def main() -> None:
 
     django.setup()
     from flywheel.accounts.models import Project
-    from workers.programs import agent_playback, story_playback, workbench_demo
+    from workers.programs import agent_playback, demo, story_playback, workbench_demo
     from workers.programs.releases import demo_customers
 
     started = time.monotonic()
@@ -46,10 +47,11 @@ def main() -> None:
         print(f"flywheel: {time.monotonic() - started:5.1f} s  {text}", file=sys.stderr, flush=True)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    project = Project.objects.get(slug="agent")
+    first, project = Project.objects.get(slug="demo"), Project.objects.get(slug="agent")
     with agent_playback.open_desk([env.port() + more for more in PORTS]) as desk:
         endpoint = f"http://127.0.0.1:{env.port()}"
         try:
+            demo.finish(first, say)
             if not project.task_sets.exists():
                 load(project, desk, endpoint, say)
             if folder is None:
@@ -58,7 +60,7 @@ def main() -> None:
                 workbench_demo.load(folder, project, endpoint, say)
         except story_playback.StoryFailed as error:
             say(str(error))
-        demo_customers.serve(Project.objects.get(slug="demo"), endpoint, say)
+        demo_customers.serve(first, endpoint, say)
 
 
 def load(project: "Project", desk: "HelpDesk", endpoint: str, say: Callable[[str], None]) -> None:

@@ -26,11 +26,11 @@ from flywheel.core.envs.policy_rollouts import Engine
 from flywheel.core.evidence.gate.decision import Policy as Rules
 from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
-from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
 from flywheel.environments.task_sets import suite_definitions, task_selection
 from flywheel.environments.task_sets.frozen_sets import freeze
-from flywheel.environments.tasks.recorded_tasks import task_from
+from flywheel.environments.tasks.bulk_tasks import tasks_from_all
+from flywheel.environments.tasks.recorded_tasks import prove_made
 from flywheel.environments.versions.environment_versions import environment_version
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.evals.reward_audits import audit_lifecycle
@@ -55,14 +55,16 @@ J = TypeVar("J", bound=Job)
 
 SEED = env.story_seed()
 ENVIRONMENT = "workplace"
+TASK_SET = "workplace-requests"
 RESERVED = sorted(w.id for w in story.WORDINGS.values() if w.group == "reserved")
 THROUGH = "the story's oracle"
 AUDITED_SAMPLES = 6
 """Attempts at each train task for the audit: it needs different answers that passed, and one task has few of them."""
 UNREAD = Q(detected_at=None) | Q(detected_at__lt=F("changed_at"))
 """Trajectories that the detectors have still to read."""
+SUITES = 2
 GUARDED = 30
-"""Tasks of a regression suite of the story."""
+"""Tasks of each of the story's regression suites."""
 
 
 class StoryFailed(RuntimeError):
@@ -240,16 +242,16 @@ def _label(row: Trajectory, trace: Trace, request: story.Request, actor: Actor) 
 
 
 def make_tasks(
-    project: Project, environment: str = ENVIRONMENT, name: str = "workplace-requests", *, only_new: bool = False
+    project: Project, environment: str = ENVIRONMENT, name: str = TASK_SET, *, only_new: bool = False
 ) -> TaskSet:
     """A task of every labelled trajectory, frozen as the next version of the set: all tasks, or those in no set yet."""
     row = Environment.objects.get(project=project, name=environment)
     actor = oracle(project)
-    for failure in project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk"):
-        try:
-            task_from(failure=failure, environment=row, actor=actor)
-        except Refused as error:
-            log.warning("no task of %s: %s", failure, error)
+    labelled = project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk")
+    prove_made(row, list(row.tasks.filter(proof__checks=[])))  # of a start that was ended before it came to that
+    made = tasks_from_all(environment=row, actor=actor, limit=len(labelled), failures=labelled)
+    for reason, count in made.refused.items():
+        log.warning("no task of %d labels: %s", count, reason)
     tasks = list(task_selection.to_freeze(row, task_selection.fresh(row.tasks.all()))) if only_new else None
     return freeze(environment=row, name=name, actor=actor, tasks=tasks)
 
@@ -315,9 +317,12 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4, split: Split
 
 
 def audit_reward(version: Version, task_set: TaskSet) -> RewardAudit:
-    """An audit of the set's verifier on the version's outputs, judged by the oracle: it knows what each customer wanted
-    and has not seen a verdict. Recorded as the oracle's."""
+    """The audit of the set's verifier on the version's outputs, judged by the oracle, which knows what each customer
+    wanted and has not seen a verdict. Recorded as the oracle's."""
     actor = oracle(task_set.project)
+    audits = RewardAudit.objects.filter(run__version=version, run__task_set=task_set).exclude(finished_at=None)
+    if made := audits.first():
+        return made
     run = evaluate(version, task_set, AUDITED_SAMPLES, Split.TRAIN)
     audit, _ = audit_lifecycle.begin(run=run, actor=actor)
     wanted = {(request.session_id, request.prompt): request.target for request in story.sessions(2000, seed=SEED)}

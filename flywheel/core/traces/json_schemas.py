@@ -58,6 +58,18 @@ def validator(schema: bytes) -> Validator:
     return made
 
 
+@lru_cache(maxsize=512)
+def problem(schema: bytes) -> str:
+    """The first fault of a schema, which is given as JSON, after its place: `.properties.a: …`. Empty without one. To
+    look takes milliseconds, and every task of an environment brings the same schemas."""
+    try:
+        jsonschema.Draft202012Validator.check_schema(json.loads(schema))
+    except jsonschema.SchemaError as error:
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
+        return f"{place}: {error.message}"
+    return ""
+
+
 def refused(schema: Any, at: str = "") -> tuple[str, str] | None:
     """The place in a schema (such as `.properties.a.pattern`) of a pattern that RE2 cannot run, and why; None where
     there is none."""

@@ -15,8 +15,6 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
-import jsonschema
-
 from flywheel.core.digests import canonical, read_json
 from flywheel.core.errors import FieldError
 from flywheel.core.text.normal_form import COMPARISONS, SPACES
@@ -236,11 +234,10 @@ def _problem(at: str, tool: Any) -> str:
         if how not in COMPARED:
             return f"{at}.parameters.properties.{name}.x-compare: {how[:60]!r} is not one of {', '.join(COMPARED)}"
     try:
-        jsonschema.Draft202012Validator.check_schema(tool.get("parameters", {}))
-    except jsonschema.SchemaError as error:
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
-        return f"{at}.parameters{place}: {error.message}"
-    return ""
+        problem = json_schemas.problem(canonical(tool.get("parameters", {})))
+    except ValueError as error:
+        problem = f": {error}"
+    return f"{at}.parameters{problem}" if problem else ""
 
 
 def json_name(value: Any) -> str:

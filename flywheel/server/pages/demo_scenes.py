@@ -15,10 +15,13 @@ from flywheel.accounts import demo_accounts
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.demo_accounts import PROJECT, ROLES
 from flywheel.accounts.models import Permission, Project
+from flywheel.evals.models import RewardAudit
 from flywheel.failures.models import Failure
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import TrainingRun
 
+SETS = 2
+"""Task sets of the story."""
 REVIEWED = 5
 """Failures that a visitor reviews before the story goes on."""
 
@@ -62,6 +65,9 @@ def scene_of(project: Project) -> Scene | None:
             "c to enter what was right, x to turn it into a test."
         )
         return Scene(1, words, "Review", "reviewer", at("failures:queue"), is_passing=True)
+    if run is None and not _is_measured(project):
+        words = "An earlier run still trains, and the live version tries the new tasks. Then the form is filled in."
+        return Scene(2, words, "Watch", "trainer", at("training:index"), is_passing=True)
     if run is None:
         words = "Your team has labelled the rest of last week. Train on all of it: the form is filled in."
         return Scene(2, words, "Open the form", "trainer", at("training:launch"))
@@ -84,6 +90,12 @@ def scene_of(project: Project) -> Scene | None:
     else:
         words = f"{candidate.agent.live} answers again, and production falls. This is the end: look around."
     return Scene(5, words, "Watch production", "approver", at("overview:index"))
+
+
+def _is_measured(project: Project) -> bool:
+    """Whether the story's own run has a candidate, and both task sets their baseline and audit."""
+    audits = RewardAudit.objects.filter(project=project).exclude(finished_at=None)
+    return Candidate.objects.filter(project=project).exists() and audits.count() >= SETS
 
 
 def _reviewed(project: Project) -> int:

@@ -10,10 +10,11 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Agent
 from flywheel.edge.jobs import State
+from flywheel.evals.models import RewardAudit
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Decision
 from flywheel.promotions.models import Candidate
-from flywheel.server.pages.demo_scenes import REVIEWED, Scene, scene_of
+from flywheel.server.pages.demo_scenes import REVIEWED, SETS, Scene, scene_of
 from flywheel.training.models import TrainingRun
 from tests.conftest import Build, Cast
 from tests.edge.test_jobs import training_run
@@ -31,6 +32,20 @@ def label(build: Build) -> Callable[[User], None]:
         decide(trajectory=build.trajectory(), actor=Actor(user), decision=Decision.ADDED, bucket="wrong_tool")
 
     return decided
+
+
+@pytest.fixture
+def measured(cast: Cast, candidate: Candidate) -> None:
+    """The story's own run has its candidate, and both of its task sets are audited."""
+    for _ in range(SETS):
+        RewardAudit.objects.create(
+            project=cast.project,
+            run=candidate.baseline_eval,
+            seed=1,
+            created_by=cast.admin,
+            is_green=True,
+            finished_at=timezone.now(),
+        )
 
 
 @pytest.fixture
@@ -64,6 +79,16 @@ def test_a_few_reviews_are_asked_for_and_those_of_others_do_not_count(
     assert "Review 1 failure:" in at(demo).words
     label(cast.reviewer)
     assert (at(demo).number, at(demo).username) == (2, "trainer")
+
+
+def test_the_form_waits_for_the_earlier_run_and_the_baselines(
+    demo: Project, cast: Cast, label: Callable[..., Any], request: pytest.FixtureRequest
+) -> None:
+    for _ in range(REVIEWED):
+        label(cast.reviewer)
+    assert (at(demo).act, at(demo).url, at(demo).is_passing) == ("Watch", "/p/demo/training/", True)
+    request.getfixturevalue("measured")
+    assert (at(demo).number, at(demo).act, at(demo).is_passing) == (2, "Open the form", False)
 
 
 def test_a_run_is_watched_and_its_candidate_decided_and_production_looked_at(

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ FIRST = range(40)
 HOT, COOL, WILD = 1.1, 0.2, 1.6
 """Temperatures: of the version that was live first, of the one that shows itself better, of the one that is worse."""
 SAMPLES = 2
+FIRST_STORY_S = 300.0
 NICENESS = 10
 """Whoever looks at the demo's first story goes first."""
 AT_ONCE, PAUSE_S, HARMED_PAUSE_S = 2, 4.0, 0.5
@@ -41,8 +43,9 @@ def main() -> None:
 
     django.setup()
     from flywheel.accounts.models import Project
+    from flywheel.promotions.models import Candidate
     from workers.programs.releases.harmable_server import HarmableServer
-    from workers.programs.story_playback import StoryFailed
+    from workers.programs.story_playback import StoryFailed, wait_until
     from workers.reference.gateway_customers import Unanswered
 
     os.nice(NICENESS)
@@ -54,6 +57,8 @@ def main() -> None:
 
     project = Project.objects.get(slug=demo_switch.PROJECT)
     endpoint = f"http://127.0.0.1:{env.port()}"
+    with suppress(StoryFailed):  # two stories at once would slow down whoever reviews the first
+        wait_until(Candidate.objects.filter(project__slug="demo").exists, FIRST_STORY_S, "the first story is over")
     try:
         cool = load(project, endpoint, say)
         server = HarmableServer(env.port() + PORT, cool)
