@@ -1,30 +1,35 @@
 """Databases that were made before the migrations were squashed into one or two for each app.
 
-The squashed migrations make the same tables, indexes, constraints and triggers. A database that the former ones brought
-to their end therefore needs nothing but another record of them; one that they left earlier is refused.
+The squashed migrations make what the former ones made. A database that these brought to their end therefore needs
+nothing but another record of them; one that they left earlier is refused.
 """
 
 from django.db import connection, transaction
-from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
+FIRST = "0100"
+"""The number of the first squashed migration of each app. No former one had so high a number, in this history or the
+one before it, so a name tells which history it is of.
+"""
 LAST = {
-    "accounts": "0005_audit_of_subject",
-    "agents": "0002_served",
-    "environments": "0013_trial_trajectories",
-    "evals": "0008_sealed_split",
-    "failures": "0010_said_by",
-    "promotions": "0004_sealed_part",
-    "training": "0004_reward_audits",
-    "trajectories": "0023_search_rollouts",
+    "accounts": "0006_notices",
+    "agents": "0009_chosen_bases",
+    "environments": "0004_reward_recipes",
+    "evals": "0009_chosen_base_moves",
+    "failures": "0005_own_scores",
+    "promotions": "0008_shadows",
+    "training": "0022_dataset_indexes",
+    "trajectories": "0014_shadow_source",
 }
 """The last of the former migrations of each app."""
-SQUASHED = dict.fromkeys(LAST, "0001_tables") | {
-    "failures": "0002_triggers",
-    "promotions": "0002_immutable_rows",
-    "trajectories": "0002_triggers",
-}
-"""The last of the squashed ones that stand for them; what came since is still to be done."""
+LAST_COMMIT = "e6bb5d2c"
+"""It brings a database to their end, and takes over one of the history before them."""
+SQUASHED = [(app, "0100_tables") for app in LAST] + [
+    ("failures", "0101_triggers"),
+    ("promotions", "0101_immutable_rows"),
+    ("trajectories", "0101_triggers"),
+]
+"""The migrations that stand for the former ones; what came since is still to be done."""
 
 
 class UnfinishedHistory(Exception):
@@ -38,17 +43,16 @@ def adopt() -> bool:
     Nothing happens in a new database, or in one that has the squashed ones. Raises UnfinishedHistory.
     """
     recorder = MigrationRecorder(connection)
-    present = {key for key in MigrationLoader(connection).disk_migrations if key[0] in LAST}
-    squashed = {(app, name) for app, name in present if name <= SQUASHED[app]}
-    former = {key for key in recorder.applied_migrations() if key[0] in LAST} - present
+    former = {(app, name) for app, name in recorder.applied_migrations() if app in LAST and name < FIRST}
     if not former:
         return False
     if missing := sorted(f"{app}.{name}" for app, name in LAST.items() if (app, name) not in former):
         raise UnfinishedHistory(
-            f"This database was made by an older Flywheel, which had not got to {', '.join(missing)}. Start the last "
-            "commit before the migrations were squashed once with it, or begin with an empty FLYWHEEL_HOME."
+            f"This database was made by an older Flywheel, which had not got to {', '.join(missing)}. Start commit "
+            f"{LAST_COMMIT} of Flywheel once with it, then this one; or begin with an empty FLYWHEEL_HOME."
         )
-    recorder.migration_qs.filter(app__in=LAST).delete()
-    for app, name in sorted(squashed):
+    for app, name in former:
+        recorder.record_unapplied(app, name)
+    for app, name in SQUASHED:
         recorder.record_applied(app, name)
     return True

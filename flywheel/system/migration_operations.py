@@ -1,7 +1,6 @@
 """Operations of migrations that take less time than those which `makemigrations` writes."""
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations import CreateModel
@@ -10,8 +9,8 @@ from django.db.migrations.state import ProjectState
 
 
 class CreateModels(Operation):
-    """Makes several tables. After each of them Django would build every model anew that is related to it, which here is
-    nearly every one: two thirds of the time of a new database. This builds them once.
+    """Makes several tables, which may refer to each other in a circle. After each table Django would build every model
+    anew that is related to it, which here is nearly every one. This builds them once.
     """
 
     def __init__(self, creations: Sequence[CreateModel]) -> None:
@@ -44,12 +43,3 @@ class CreateModels(Operation):
 
     def describe(self) -> str:
         return "; ".join(creation.describe() for creation in self.creations)
-
-
-def in_groups(operations: Sequence[Operation]) -> list[Operation]:
-    """Take the tables together that are made one after the other."""
-    grouped: list[Operation] = []
-    for creates, group in groupby(operations, key=lambda operation: isinstance(operation, CreateModel)):
-        members = list(group)
-        grouped += [CreateModels(members)] if creates else members  # type: ignore[arg-type]
-    return grouped

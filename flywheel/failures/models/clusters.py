@@ -108,7 +108,7 @@ class Cluster(models.Model):
     is_rest = models.BooleanField(default=False)
     """Like no other, or taken out of their cluster."""
     is_stale = models.BooleanField(default=False)
-    """A member was deleted or is read anew. What the cluster is told by is gone with it (a trigger of migration 0006
+    """A member was deleted or is read anew. What the cluster is told by is gone with it (a trigger of migration 0101
     sees to that, and to the size), until it is measured again."""
     made_at = models.DateTimeField(default=timezone.now)
 

@@ -86,7 +86,7 @@ class QueueItem(models.Model):
     added_at = models.DateTimeField(default=timezone.now)
     said_by = ArrayField(models.BigIntegerField(), default=list, editable=False)
     """Keys of the people whose reviews of it count, in order: whom it is not handed out to. A trigger on the reviews
-    writes it (migration 0010), so that `reservations.py` finds what is free for somebody without reading what is not.
+    writes it (migration 0101), so that `reservations.py` finds what is free for somebody without reading what is not.
     Save an item with `update_fields`: a whole one that was read before the review would write what it was then."""
     reserved_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", null=True, blank=True)
     reserved_until = models.DateTimeField(null=True, blank=True)
@@ -135,7 +135,7 @@ class QueueItem(models.Model):
 class QueueTally(models.Model):
     """The number of a queue's items that came into a state, or left it: the sum is the number in it.
 
-    Triggers on the items append to it (migration 0008), so that nobody waits for a counter and nobody counts items;
+    Triggers on the items append to it (migration 0101), so that nobody waits for a counter and nobody counts items;
     `queue_progress.py` reads the sums and folds them.
     """
 

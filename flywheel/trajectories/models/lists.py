@@ -47,7 +47,7 @@ class Taste(models.Model):
 
 
 class Item(models.Model):
-    """A tool's name or a tag that some trajectory of the project has. Triggers (migration 0020) append it with the
+    """A tool's name or a tag that some trajectory of the project has. Triggers (migration 0101) append it with the
     first trajectory that has it; `known_values.py` reads it, and forgets what no trajectory has any more.
 
     Nothing says that a name stands here once: so nobody who stores one waits for another who stores it too.

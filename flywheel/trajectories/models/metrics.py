@@ -36,7 +36,7 @@ class MetricsDay(models.Model):
 
 
 class MetricsStale(models.Model):
-    """A day of which a trajectory came, changed or went since it was over. Triggers (migration 0019) append it with the
+    """A day of which a trajectory came, changed or went since it was over. Triggers (migration 0101) append it with the
     change, so that nobody waits for anybody; as long as a day stands here, its sums are not believed."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_constraint=False)

@@ -36,7 +36,7 @@ class Step(models.Model):
         Trajectory, on_delete=models.CASCADE, related_name="steps", db_constraint=False, db_index=False
     )
     """Without a constraint, which would look the trajectory up for every step. Whoever writes steps holds their
-    trajectory locked, and a trigger (migration 0011) deletes them with it, however it is deleted."""
+    trajectory locked, and a trigger (migration 0101) deletes them with it, however it is deleted."""
     span_id = models.CharField(max_length=64)
     parent_id = models.CharField(max_length=64, blank=True)
     position = models.PositiveIntegerField()

@@ -4,18 +4,16 @@ import html
 import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from django.apps import apps
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import AuditEntry, DevicePrice, ModelPrice, Project, User
+from flywheel.accounts.models import AuditEntry, DevicePrice, ModelPrice, User
 from flywheel.accounts.project_settings import model_prices
 from flywheel.core.traces.call_prices import Price
 from flywheel.edge.refusals import Refused
@@ -126,15 +124,6 @@ def test_a_table_has_an_end(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(Refused, match="1 prices are the maximum"):
         named(cast, "n")
     named(cast, "m", 2)
-
-
-def test_lines_of_the_gateway_become_rows(cast: Cast) -> None:
-    upstream = {"base_url": "http://x/v1", "api_key_env": "", "prices": {"m": [1.0, 2.0], "meta/llama 3": [0.0, 0.1]}}
-    Project.objects.filter(pk=cast.project.pk).update(upstream=upstream)
-    import_module("flywheel.accounts.migrations.0003_prices").move_prices(apps, None)
-    assert Project.objects.get(pk=cast.project.pk).upstream == {"base_url": "http://x/v1", "api_key_env": ""}
-    assert found(cast, "m") == 1.0
-    assert found(cast, "meta/llama 3") == 0.0
 
 
 def test_an_admin_names_prices_on_the_page(cast: Cast, sign_in: Callable[[User], Client]) -> None:

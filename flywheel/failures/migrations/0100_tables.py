@@ -1,4 +1,3 @@
-
 import django.contrib.postgres.fields
 import django.db.models.deletion
 import django.db.models.functions.text
@@ -7,7 +6,7 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
-from flywheel.system.migration_operations import in_groups
+from flywheel.system.migration_operations import CreateModels
 
 
 class Migration(migrations.Migration):
@@ -15,12 +14,12 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ('accounts', '0001_tables'),
-        ('trajectories', '0001_tables'),
-        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+        ('accounts', '0100_tables'),
+        ('agents', '0100_tables'),
+        ('trajectories', '0100_tables'),
     ]
 
-    operations = [
+    operations = [CreateModels([
         migrations.CreateModel(
             name='Cluster',
             fields=[
@@ -34,10 +33,15 @@ class Migration(migrations.Migration):
                 ('is_stale', models.BooleanField(default=False)),
                 ('made_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('medoid', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='trajectories.trajectory')),
+                ('clustering', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='clusters', to='failures.clustering')),
             ],
             options={
                 'indexes': [
+                    models.Index(fields=['clustering', '-size', '-id'], name='cluster_largest'),
                     models.Index(condition=models.Q(('is_stale', True)), fields=['id'], name='cluster_stale'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(condition=models.Q(('is_rest', True)), fields=('clustering',), name='cluster_one_rest'),
                 ],
             },
         ),
@@ -75,8 +79,8 @@ class Migration(migrations.Migration):
                 ('within', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='splits', to='failures.cluster')),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='clustering_open'),
                 ],
@@ -85,11 +89,6 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='clustering_state_is_known'),
                 ],
             },
-        ),
-        migrations.AddField(
-            model_name='cluster',
-            name='clustering',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='clusters', to='failures.clustering'),
         ),
         migrations.CreateModel(
             name='ClusteringEvent',
@@ -101,8 +100,8 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='failures.clustering')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
         migrations.CreateModel(
@@ -147,6 +146,7 @@ class Migration(migrations.Migration):
                 'indexes': [
                     models.Index(condition=models.Q(('current', True)), fields=['project', 'bucket', '-id'], name='failure_open'),
                     models.Index(fields=['labelled_by', '-labelled_at', '-id'], name='failure_by_person'),
+                    models.Index(condition=models.Q(('current', True)), fields=['project', '-labelled_at', '-id'], name='failure_lately'),
                 ],
                 'constraints': [
                     models.UniqueConstraint(condition=models.Q(('current', True)), fields=('trajectory',), name='failure_one_current'),
@@ -170,6 +170,7 @@ class Migration(migrations.Migration):
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='bucket_lives', to='accounts.project')),
                 ('reopened_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('reopened_for', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='failures.failure')),
+                ('reopened_by_watch', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='failures.recurrence')),
             ],
             options={
                 'constraints': [
@@ -233,6 +234,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
                 ('trajectory', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='proposals', to='trajectories.trajectory')),
+                ('own_score', models.FloatField()),
             ],
             options={
                 'ordering': ['-score', 'id'],
@@ -256,9 +258,9 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('caught_up_at', models.DateTimeField(blank=True, null=True)),
                 ('archived_at', models.DateTimeField(blank=True, null=True)),
-                ('assignees', models.ManyToManyField(blank=True, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='queues', to='accounts.project')),
+                ('assignees', models.ManyToManyField(blank=True, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
             options={
                 'ordering': ['name'],
@@ -352,13 +354,29 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.AddIndex(
-            model_name='cluster',
-            index=models.Index(fields=['clustering', '-size', '-id'], name='cluster_largest'),
+        migrations.CreateModel(
+            name='Recurrence',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('bucket', models.CharField(max_length=64)),
+                ('claim', models.FloatField()),
+                ('sessions', models.PositiveIntegerField()),
+                ('failed', models.FloatField()),
+                ('path', models.JSONField()),
+                ('trajectories', django.contrib.postgres.fields.ArrayField(base_field=models.BigIntegerField(), default=list, size=None)),
+                ('at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('answer', models.CharField(blank=True, choices=[('', 'not confirmed yet'), ('same', 'confirmed'), ('not_same', 'not the same')], default='', max_length=16)),
+                ('answered_at', models.DateTimeField(blank=True, null=True)),
+                ('answered_because', models.TextField(blank=True)),
+                ('answered_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='recurrences', to='accounts.project')),
+                ('version', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='agents.version')),
+            ],
+            options={
+                'ordering': ['-id'],
+                'indexes': [
+                    models.Index(fields=['project', 'bucket', '-id'], name='recurrence_of_bucket'),
+                ],
+            },
         ),
-        migrations.AddConstraint(
-            model_name='cluster',
-            constraint=models.UniqueConstraint(condition=models.Q(('is_rest', True)), fields=('clustering',), name='cluster_one_rest'),
-        ),
-    ]
-    operations = in_groups(operations)
+    ])]

@@ -1,11 +1,10 @@
-
 import django.db.models.deletion
 import django.utils.timezone
 import uuid
 from django.conf import settings
 from django.db import migrations, models
 
-from flywheel.system.migration_operations import in_groups
+from flywheel.system.migration_operations import CreateModels
 
 
 class Migration(migrations.Migration):
@@ -13,14 +12,13 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ('accounts', '0001_tables'),
-        ('agents', '0001_tables'),
-        ('environments', '0001_tables'),
-        ('trajectories', '0001_tables'),
-        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+        ('accounts', '0100_tables'),
+        ('agents', '0100_tables'),
+        ('environments', '0100_tables'),
+        ('trajectories', '0100_tables'),
     ]
 
-    operations = [
+    operations = [CreateModels([
         migrations.CreateModel(
             name='AuditOverride',
             fields=[
@@ -71,10 +69,12 @@ class Migration(migrations.Migration):
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
                 ('task_set', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='eval_runs', to='environments.taskset')),
                 ('version', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='eval_runs', to='agents.version')),
+                ('first_request', models.JSONField(blank=True, default=dict)),
+                ('simulator', models.JSONField(blank=True, default=dict)),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='evalrun_open'),
                 ],
@@ -95,8 +95,8 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='evals.evalrun')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
         migrations.CreateModel(
@@ -141,10 +141,11 @@ class Migration(migrations.Migration):
                 ('environment_version', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='rescores', to='environments.environmentversion')),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
                 ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='rescores', to='evals.evalrun')),
+                ('recipe', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='rescores', to='environments.rewardrecipe')),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='rescore_open'),
                 ],
@@ -164,8 +165,8 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='evals.rescore')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
         migrations.CreateModel(
@@ -226,6 +227,8 @@ class Migration(migrations.Migration):
                 ('finished_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='reward_audits', to='accounts.project')),
                 ('run', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='reward_audits', to='evals.evalrun')),
+                ('renews', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='renewals', to='evals.rewardaudit')),
+                ('rescore', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='reward_audits', to='evals.rescore')),
             ],
             options={
                 'ordering': ['-id'],
@@ -245,6 +248,7 @@ class Migration(migrations.Migration):
                 ('audit', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='items', to='evals.rewardaudit')),
                 ('judged_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('result', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='audit_items', to='evals.result')),
+                ('rescored', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='audit_items', to='evals.rescored')),
             ],
             options={
                 'ordering': ['audit', 'place'],
@@ -255,5 +259,39 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-    ]
-    operations = in_groups(operations)
+        migrations.CreateModel(
+            name='ProgramAttempt',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('sample', models.PositiveSmallIntegerField()),
+                ('seed', models.PositiveBigIntegerField()),
+                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('claimed', 'Claimed'), ('answered', 'Answered'), ('ended', 'Ended')], default='waiting', max_length=16)),
+                ('goes', models.PositiveSmallIntegerField(default=0)),
+                ('messages', models.JSONField(default=list)),
+                ('taken', models.JSONField(default=list)),
+                ('uses', models.JSONField(default=list)),
+                ('output', models.JSONField(null=True)),
+                ('error', models.TextField(blank=True)),
+                ('is_away', models.BooleanField(default=False)),
+                ('code', models.CharField(blank=True, max_length=300)),
+                ('claimed_at', models.DateTimeField(null=True)),
+                ('lease_s', models.FloatField(null=True)),
+                ('lease_until', models.DateTimeField(null=True)),
+                ('ended_at', models.DateTimeField(null=True)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('key', models.OneToOneField(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='attempt', to='agents.attemptkey')),
+                ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='evals.evalrun')),
+                ('task', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='environments.task')),
+                ('open_call', models.JSONField(null=True)),
+            ],
+            options={
+                'ordering': ['id'],
+                'indexes': [
+                    models.Index(fields=['run', 'state'], name='program_attempt_state'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('run', 'task', 'sample'), name='program_attempt_once'),
+                ],
+            },
+        ),
+    ])]

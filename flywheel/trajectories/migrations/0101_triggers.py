@@ -103,7 +103,7 @@ SET (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_facto
 
 
 class Migration(migrations.Migration):
-    dependencies = [("trajectories", "0001_tables")]
+    dependencies = [("trajectories", "0100_tables")]
 
     operations = [
         migrations.RunSQL(TAKE_STEPS, "DROP FUNCTION trajectories_take_steps CASCADE"),

@@ -60,7 +60,7 @@ REFERENCING OLD TABLE AS touched FOR EACH STATEMENT EXECUTE FUNCTION failures_sa
 
 
 class Migration(migrations.Migration):
-    dependencies = [("failures", "0001_tables")]
+    dependencies = [("failures", "0100_tables")]
 
     operations = [
         migrations.RunSQL(FORGET, "DROP FUNCTION failures_forget_member CASCADE"),

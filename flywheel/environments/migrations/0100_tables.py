@@ -1,11 +1,10 @@
-
 import django.db.models.deletion
 import django.utils.timezone
 import uuid
 from django.conf import settings
 from django.db import migrations, models
 
-from flywheel.system.migration_operations import in_groups
+from flywheel.system.migration_operations import CreateModels
 
 
 class Migration(migrations.Migration):
@@ -13,14 +12,13 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ('accounts', '0001_tables'),
-        ('agents', '0001_tables'),
-        ('failures', '0001_tables'),
-        ('trajectories', '0001_tables'),
-        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+        ('accounts', '0100_tables'),
+        ('agents', '0100_tables'),
+        ('failures', '0100_tables'),
+        ('trajectories', '0100_tables'),
     ]
 
-    operations = [
+    operations = [CreateModels([
         migrations.CreateModel(
             name='SandboxReport',
             fields=[
@@ -102,10 +100,11 @@ class Migration(migrations.Migration):
                 ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('environment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='generations', to='environments.environment')),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
+                ('origin', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.RESTRICT, related_name='variations', to='environments.task')),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='generation_open'),
                 ],
@@ -125,8 +124,8 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='environments.generation')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
         migrations.CreateModel(
@@ -161,6 +160,8 @@ class Migration(migrations.Migration):
                 ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('environment_version', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='plays', to='environments.environmentversion')),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='plays', to='accounts.project')),
+                ('task', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='plays', to='environments.task')),
+                ('world', models.JSONField(blank=True, null=True)),
             ],
             options={
                 'ordering': ['-id'],
@@ -195,8 +196,8 @@ class Migration(migrations.Migration):
                 ('version', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='agents.version')),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='playturn_open'),
                 ],
@@ -216,8 +217,8 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='environments.playturn')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
         migrations.CreateModel(
@@ -245,8 +246,8 @@ class Migration(migrations.Migration):
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='proving_open'),
                 ],
@@ -266,8 +267,8 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='environments.proving')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
         migrations.CreateModel(
@@ -288,18 +289,19 @@ class Migration(migrations.Migration):
                 ('is_proved', models.BooleanField(default=False)),
                 ('retired_at', models.DateTimeField(blank=True, null=True)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('also', models.ManyToManyField(blank=True, related_name='also_tasks', to='failures.failure')),
                 ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('environment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='tasks', to='environments.environment')),
                 ('failure', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='tasks', to='failures.failure')),
                 ('generation', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.RESTRICT, related_name='tasks', to='environments.generation')),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='tasks', to='accounts.project')),
                 ('source', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='tasks', to='trajectories.trajectory')),
+                ('also', models.ManyToManyField(blank=True, related_name='also_tasks', to='failures.failure')),
             ],
             options={
                 'ordering': ['-id'],
                 'indexes': [
                     models.Index(fields=['environment', 'cluster'], name='task_by_cluster'),
+                    models.Index(condition=models.Q(('is_proved', False), ('retired_at', None)), fields=['project'], name='task_unproved'),
                 ],
                 'constraints': [
                     models.UniqueConstraint(fields=('environment', 'number'), name='task_number_once'),
@@ -308,16 +310,6 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(condition=models.Q(('generation', None), ('is_synthetic', True), _connector='OR'), name='task_made_up'),
                 ],
             },
-        ),
-        migrations.AddField(
-            model_name='play',
-            name='task',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='plays', to='environments.task'),
-        ),
-        migrations.AddField(
-            model_name='generation',
-            name='origin',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.RESTRICT, related_name='variations', to='environments.task'),
         ),
         migrations.CreateModel(
             name='TaskSet',
@@ -330,6 +322,7 @@ class Migration(migrations.Migration):
                 ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('environment_version', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='task_sets', to='environments.environmentversion')),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='task_sets', to='accounts.project')),
+                ('tasks', models.ManyToManyField(related_name='task_sets', through='environments.TaskSetMember', to='environments.task')),
             ],
             options={
                 'ordering': ['-id'],
@@ -402,11 +395,6 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.AddField(
-            model_name='taskset',
-            name='tasks',
-            field=models.ManyToManyField(related_name='task_sets', through='environments.TaskSetMember', to='environments.task'),
-        ),
         migrations.CreateModel(
             name='Trial',
             fields=[
@@ -437,8 +425,8 @@ class Migration(migrations.Migration):
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='trial_open'),
                 ],
@@ -458,9 +446,82 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='environments.trial')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
-    ]
-    operations = in_groups(operations)
+        migrations.CreateModel(
+            name='WorldTrial',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('state', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='queued', max_length=16)),
+                ('idempotency_key', models.UUIDField(default=uuid.uuid4)),
+                ('fence', models.PositiveIntegerField(default=0)),
+                ('lease_until', models.DateTimeField(blank=True, null=True)),
+                ('attempt', models.PositiveSmallIntegerField(default=0)),
+                ('nudged_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('owner', models.CharField(blank=True, max_length=200)),
+                ('cancel_requested_at', models.DateTimeField(blank=True, null=True)),
+                ('error_kind', models.CharField(blank=True, max_length=64)),
+                ('error', models.TextField(blank=True)),
+                ('done', models.PositiveIntegerField(default=0)),
+                ('total', models.PositiveIntegerField(blank=True, null=True)),
+                ('message', models.CharField(blank=True, max_length=300)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('started_at', models.DateTimeField(blank=True, null=True)),
+                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('config', models.JSONField()),
+                ('seed', models.PositiveIntegerField(default=0)),
+                ('tool', models.CharField(blank=True, max_length=200)),
+                ('arguments', models.JSONField(default=dict)),
+                ('report', models.JSONField(blank=True, default=dict)),
+                ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
+            ],
+            options={
+                'abstract': False,
+                'ordering': ['-id'],
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='worldtrial_open'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'idempotency_key'), name='worldtrial_one_per_key'),
+                    models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'succeeded', 'failed', 'cancelled'])), name='worldtrial_state_is_known'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name='WorldTrialEvent',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('level', models.CharField(default='info', max_length=8)),
+                ('text', models.TextField()),
+                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='environments.worldtrial')),
+            ],
+            options={
+                'abstract': False,
+                'ordering': ['id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='RewardRecipe',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.SlugField(max_length=100)),
+                ('number', models.PositiveIntegerField()),
+                ('parts', models.JSONField()),
+                ('digest', models.CharField(max_length=64)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='reward_recipes', to='accounts.project')),
+            ],
+            options={
+                'ordering': ['-id'],
+                'verbose_name': 'reward recipe',
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'name', 'number'), name='reward_recipe_once'),
+                ],
+            },
+        ),
+    ])]

@@ -12,6 +12,7 @@ IMMUTABLE = [
     "agents_artifact",
     "agents_version",
     "environments_environmentversion",
+    "environments_rewardrecipe",
     "environments_taskset",
     "environments_tasksetmember",
     "evals_auditoverride",
@@ -19,7 +20,7 @@ IMMUTABLE = [
     "training_contaminationcheck",
     "training_dataset",
 ]
-APPEND_ONLY = ["accounts_auditentry", "promotions_promotion"]
+APPEND_ONLY = ["accounts_auditentry", "promotions_latereason", "promotions_promotion", "promotions_rampchange"]
 SUITE_CHANGES = (
     "OLD.retired_at IS NOT NULL OR "
     "(OLD.agent_id, OLD.name, OLD.version, OLD.kind, OLD.task_set_id, OLD.samples, OLD.rule, OLD.measure, "
@@ -44,7 +45,7 @@ TRIGGERS = [
 
 class Migration(migrations.Migration):
     dependencies = [
-        (room, "0001_tables")
+        (room, "0100_tables")
         for room in ("accounts", "agents", "environments", "evals", "promotions", "training")
     ]
 

@@ -1,9 +1,9 @@
-
 import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.contrib.postgres.search
 import django.db.models.deletion
 import django.db.models.expressions
+import django.db.models.fields.json
 import django.db.models.functions.comparison
 import django.db.models.functions.text
 import django.utils.timezone
@@ -12,7 +12,7 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
-from flywheel.system.migration_operations import in_groups
+from flywheel.system.migration_operations import CreateModels
 
 
 class Migration(migrations.Migration):
@@ -20,12 +20,11 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ('accounts', '0001_tables'),
-        ('agents', '0001_tables'),
-        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+        ('accounts', '0100_tables'),
+        ('agents', '0100_tables'),
     ]
 
-    operations = [
+    operations = [CreateModels([
         migrations.CreateModel(
             name='Bulk',
             fields=[
@@ -58,8 +57,8 @@ class Migration(migrations.Migration):
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='bulk_open'),
                 ],
@@ -152,8 +151,8 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='trajectories.bulk')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
         migrations.CreateModel(
@@ -169,9 +168,14 @@ class Migration(migrations.Migration):
                 ('author', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('deleted_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
+                ('trajectory', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='comments', to='trajectories.trajectory')),
             ],
             options={
                 'ordering': ['id'],
+                'indexes': [
+                    models.Index(fields=['trajectory', 'id'], name='comment_in_order'),
+                    models.Index(condition=models.Q(('deleted_at', None)), fields=['project', 'trajectory'], name='comment_stands'),
+                ],
                 'constraints': [
                     models.UniqueConstraint(fields=('author', 'key'), name='comment_once'),
                 ],
@@ -257,8 +261,8 @@ class Migration(migrations.Migration):
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='import_open'),
                 ],
@@ -278,8 +282,8 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='trajectories.import')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
         migrations.CreateModel(
@@ -403,10 +407,11 @@ class Migration(migrations.Migration):
                 ('changed', models.PositiveIntegerField(default=0)),
                 ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
+                ('is_of_costs', models.BooleanField(default=False)),
             ],
             options={
-                'ordering': ['-id'],
                 'abstract': False,
+                'ordering': ['-id'],
                 'indexes': [
                     models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state', 'lease_until'], name='reread_open'),
                 ],
@@ -426,8 +431,8 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='trajectories.reread')),
             ],
             options={
-                'ordering': ['id'],
                 'abstract': False,
+                'ordering': ['id'],
             },
         ),
         migrations.CreateModel(
@@ -450,7 +455,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('trace_id', models.CharField(max_length=64)),
-                ('source', models.CharField(choices=[('production', 'production'), ('import', 'import'), ('rollout', 'rollout')], default='production', max_length=16)),
+                ('source', models.CharField(choices=[('production', 'production'), ('import', 'import'), ('rollout', 'rollout'), ('training', 'training'), ('shadow', 'shadow')], default='production', max_length=16)),
                 ('agent_name', models.CharField(blank=True, max_length=200)),
                 ('version_label', models.CharField(blank=True, max_length=100)),
                 ('session_id', models.CharField(blank=True, max_length=200)),
@@ -474,7 +479,7 @@ class Migration(migrations.Migration):
                 ('tools', models.JSONField(blank=True, default=list)),
                 ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=100), blank=True, default=list, size=None)),
                 ('metadata', models.JSONField(blank=True, default=dict)),
-                ('said', models.JSONField(blank=True, default=dict)),
+                ('claims', models.JSONField(blank=True, default=dict)),
                 ('event_count', models.PositiveIntegerField(default=0)),
                 ('feedback_count', models.PositiveIntegerField(default=0)),
                 ('proposed_bucket', models.CharField(blank=True, max_length=64)),
@@ -484,6 +489,7 @@ class Migration(migrations.Migration):
                 ('agent', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='trajectories', to='agents.agent')),
                 ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='trajectories', to='accounts.project')),
                 ('version', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='trajectories', to='agents.version')),
+                ('attributes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=200), blank=True, default=list, size=None)),
             ],
             options={
                 'verbose_name_plural': 'trajectories',
@@ -493,12 +499,9 @@ class Migration(migrations.Migration):
                     models.Index(condition=models.Q(('label', ''), _negated=True), fields=['project', 'label', '-started_at'], name='trajectory_labelled'),
                     django.contrib.postgres.indexes.BrinIndex(fields=['received_at'], name='trajectory_oldest'),
                     models.Index(condition=models.Q(('version', None), _negated=True), fields=['version', '-started_at'], name='trajectory_by_version'),
-                    models.Index(condition=models.Q(('label', ''), models.Q(('proposed_bucket', ''), _negated=True), models.Q(('source', 'rollout'), _negated=True)), fields=['project', 'proposed_bucket', '-started_at'], name='trajectory_waiting'),
-                    models.Index(condition=models.Q(('label', 'failure'), models.Q(('source', 'rollout'), _negated=True)), fields=['project', 'label_bucket', '-started_at'], name='trajectory_failed'),
                     models.Index(fields=['project', '-started_at', '-id'], include=('source', 'outcome', 'version', 'agent', 'agent_name', 'version_label', 'environment', 'proposed_bucket', 'proposed_score', 'label', 'label_bucket', 'latency_ms', 'cost_usd', 'tokens_in', 'tokens_out', 'step_count', 'error_count', 'feedback_count'), name='trajectory_listed'),
                     models.Index(condition=models.Q(('interventions', []), _negated=True), fields=['project', '-started_at', '-id'], name='trajectory_intervened'),
                     django.contrib.postgres.indexes.GinIndex(fields=['tags'], name='trajectory_tags'),
-                    models.Index(condition=models.Q(('label', ''), models.Q(('proposed_bucket', ''), _negated=True), models.Q(('source', 'rollout'), _negated=True)), fields=['project', '-proposed_score', '-id'], name='trajectory_surest'),
                     models.Index(fields=['outcome', 'project', 'source', 'environment', 'version', 'agent', 'version_label', 'agent_name'], name='trajectory_kinds'),
                     models.Index(condition=models.Q(('latency_ms__isnull', False)), fields=['project', 'latency_ms'], name='trajectory_by_latency'),
                     models.Index(condition=models.Q(('cost_usd__isnull', False)), fields=['project', 'cost_usd'], name='trajectory_by_cost'),
@@ -508,6 +511,13 @@ class Migration(migrations.Migration):
                     models.Index(fields=['user_id', 'project', '-started_at'], name='trajectory_by_user'),
                     models.Index(fields=['session_id', 'project'], name='trajectory_by_session'),
                     models.Index(condition=models.Q(('source', 'production'), _negated=True), fields=['project', 'source', '-started_at', '-id'], name='trajectory_by_source'),
+                    django.contrib.postgres.indexes.GinIndex(models.Func(models.F('attributes'), function='array_to_tsvector', output_field=django.contrib.postgres.search.SearchVectorField()), name='trajectory_attributes'),
+                    models.Index(django.db.models.fields.json.KeyTransform('answered_by', 'claims'), models.F('project'), models.OrderBy(models.F('started_at'), descending=True), models.OrderBy(models.F('id'), descending=True), condition=models.Q(('claims__answered_by__1__isnull', True), ('claims__has_key', 'answered_by'), ('source__in', ('production', 'import'))), name='trajectory_answered'),
+                    django.contrib.postgres.indexes.GinIndex(django.db.models.fields.json.KeyTransform('answered_by', 'claims'), condition=models.Q(('claims__answered_by__1__isnull', False), ('source__in', ('production', 'import'))), name='trajectory_answered_in_part'),
+                    models.Index(condition=models.Q(('source__in', ('production', 'import')), models.Q(('version', None), _negated=True), models.Q(('claims__has_key', 'answered_by'), _negated=True)), fields=['version', '-started_at', '-id'], name='trajectory_reported'),
+                    models.Index(condition=models.Q(('label', ''), models.Q(('proposed_bucket', ''), _negated=True), models.Q(('source__in', ('rollout', 'training', 'shadow')), _negated=True)), fields=['project', 'proposed_bucket', '-started_at'], name='trajectory_waiting'),
+                    models.Index(condition=models.Q(('label', ''), models.Q(('proposed_bucket', ''), _negated=True), models.Q(('source__in', ('rollout', 'training', 'shadow')), _negated=True)), fields=['project', '-proposed_score', '-id'], name='trajectory_surest'),
+                    models.Index(condition=models.Q(('label', 'failure'), models.Q(('source__in', ('rollout', 'training', 'shadow')), _negated=True)), fields=['project', 'label_bucket', '-started_at'], name='trajectory_failed'),
                 ],
             },
         ),
@@ -540,6 +550,8 @@ class Migration(migrations.Migration):
                 ('digest', models.BinaryField(default=bytes)),
                 ('received_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('trajectory', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='steps', to='trajectories.trajectory')),
+                ('priced_by', models.CharField(blank=True, max_length=300, null=True)),
+                ('answered_by', models.CharField(blank=True, max_length=200, null=True)),
             ],
             options={
                 'ordering': ['trajectory', 'position'],
@@ -552,18 +564,13 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.AddField(
-            model_name='comment',
-            name='trajectory',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='comments', to='trajectories.trajectory'),
-        ),
         migrations.CreateModel(
             name='View',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.CharField(max_length=100)),
                 ('q', models.TextField(blank=True)),
-                ('columns', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=32), blank=True, default=list, size=None)),
+                ('columns', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=100), blank=True, default=list, size=None)),
                 ('is_shared', models.BooleanField(default=False)),
                 ('made_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
@@ -580,7 +587,7 @@ class Migration(migrations.Migration):
             name='Taste',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('columns', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=32), blank=True, default=list, size=None)),
+                ('columns', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=100), blank=True, default=list, size=None)),
                 ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('view', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='trajectories.view')),
@@ -620,17 +627,48 @@ class Migration(migrations.Migration):
                 ('project', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
             ],
             options={
-                'indexes': [models.Index(fields=['project', '-at'], name='attempt_newest')],
-                'constraints': [models.UniqueConstraint(fields=('project', 'key', 'status', 'reason'), name='attempt_once', nulls_distinct=False)],
+                'indexes': [
+                    models.Index(fields=['project', '-at'], name='attempt_newest'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('project', 'key', 'status', 'reason'), name='attempt_once', nulls_distinct=False),
+                ],
             },
         ),
-        migrations.AddIndex(
-            model_name='comment',
-            index=models.Index(fields=['trajectory', 'id'], name='comment_in_order'),
+        migrations.CreateModel(
+            name='ReportedVersion',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('label', models.CharField(blank=True, max_length=100)),
+                ('agent', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='reported_versions', to='agents.agent')),
+                ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('version', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='reported_as', to='agents.version')),
+            ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('agent', 'label'), name='reported_version_once'),
+                ],
+            },
         ),
-        migrations.AddIndex(
-            model_name='comment',
-            index=models.Index(condition=models.Q(('deleted_at', None)), fields=['project', 'trajectory'], name='comment_stands'),
+        migrations.CreateModel(
+            name='ModelCall',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('trace_id', models.CharField(max_length=64)),
+                ('span_id', models.CharField(max_length=64)),
+                ('reaches', models.UUIDField(null=True)),
+                ('passes', django.contrib.postgres.fields.ArrayField(base_field=models.UUIDField(), default=list, size=None)),
+                ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.project')),
+                ('trajectory', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='model_calls', to='trajectories.trajectory')),
+            ],
+            options={
+                'indexes': [
+                    models.Index(condition=models.Q(('reaches__isnull', False)), fields=['reaches', '-id'], name='model_call_end'),
+                    django.contrib.postgres.indexes.GinIndex(fastupdate=False, fields=['passes'], name='model_call_points'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('trace_id', 'span_id', 'project'), name='model_call_once'),
+                ],
+            },
         ),
-    ]
-    operations = in_groups(operations)
+    ])]
