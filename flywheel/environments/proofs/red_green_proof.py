@@ -104,13 +104,14 @@ def prove(
     recorded: Message | None = None,
     is_failure: bool | None = None,
     common: Message | None = None,
+    is_new: bool = False,
     runners: Runners = NO_RUNNERS,
 ) -> tuple[dict[str, Any], bool]:
     """The proof as JSON, and whether every check passed. Never raises on a bad target: that is a failed check.
 
     `recorded` is what an agent answered, and `is_failure` whether a person calls that wrong; None for a task that was
-    generated, at which nobody has tried yet. `common` is the most common wrong answer, where one is known. Without the
-    runners that the verifier needs the proof is only begun.
+    generated, at which nobody has tried yet. `common` is the most common wrong answer, where one is known. One that
+    `is_new` has no labelled attempts. Without the runners that the verifier needs the proof is only begun.
     """
     if any(
         getattr(runners, name) is None for name in needs(version.environment.kind, version.config, version.verifier)
@@ -149,7 +150,7 @@ def prove(
         "checks": checks,
         "missing": missing,
         "warnings": warnings,
-        "labelled": labelled_attempts.judged(task, partial(runners.each, partial(_verdict, env, pure))),
+        "labelled": [] if is_new else labelled_attempts.judged(task, partial(_verdicts, env, pure, runners)),
     }
     if is_solved and world_of(env):
         proof |= _solution(env, pure)
@@ -223,12 +224,17 @@ def begun(recorded: Message | None, is_failure: bool | None) -> dict[str, Any]:
 
 
 def prove_again(
-    task: Task, version: EnvironmentVersion, *, common: Message | None = None, runners: Runners = NO_RUNNERS
+    task: Task,
+    version: EnvironmentVersion,
+    *,
+    common: Message | None = None,
+    is_new: bool = False,
+    runners: Runners = NO_RUNNERS,
 ) -> None:
     """Prove the task under another environment version, from what its first proof recorded, and save it."""
     recorded, is_failure = Message.from_json(task.proof["recorded"]), task.proof["is_failure"]
     task.proof, task.is_proved = prove(
-        task, version, recorded=recorded, is_failure=is_failure, common=common, runners=runners
+        task, version, recorded=recorded, is_failure=is_failure, common=common, is_new=is_new, runners=runners
     )
     task.save(update_fields=["proof", "is_proved"])
 
@@ -295,7 +301,7 @@ def judge_rollouts(
     """Return the verdicts of a version's verifier on old attempts at the task. Nobody is asked anything."""
     env = envs.build(version.environment.kind, version.config, version.verifier, runners)
     pure = _as_played(task)
-    return runners.each(partial(_verdict, env, pure), messages)
+    return _verdicts(env, pure, runners, messages)
 
 
 def is_stale(task: Task, version: EnvironmentVersion) -> bool:
@@ -361,6 +367,10 @@ def _played(env: Played, task: envs.Task, say: Say) -> list[Message] | Verdict:
         return unscored(f"its world: {error}", error.cause)
     except Exception as error:
         return unscored(f"the target is none: {type(error).__name__}: {error}", "target")
+
+
+def _verdicts(env: Played, task: envs.Task, runners: Runners, messages: Sequence[Sequence[Message]]) -> list[Verdict]:
+    return runners.each(partial(_verdict, env, task), messages)
 
 
 def _verdict(env: Played, task: envs.Task, messages: Sequence[Message]) -> Verdict:

@@ -172,7 +172,7 @@ def prove_made(environment: Environment, tasks: Sequence[Task]) -> None:
         return
     common = common_wrong(environment, version)
     for task in tasks:
-        prove_again(task, version, common=common)
+        prove_again(task, version, common=common, is_new=True)
 
 
 def _again(task: Task, failure: Failure) -> Task:
