@@ -118,7 +118,13 @@ VARIABLES = {
             "FLYWHEEL_RAY_ADDRESS",
             "",
             "http://host:port of a Ray cluster's dashboard, whose machines share this Flywheel's code and "
-            "FLYWHEEL_HOME by the same paths; runs may then train there. Empty for none",
+            "FLYWHEEL_HOME by the same paths, or FLYWHEEL_RAY_STORAGE; runs may then train there. Empty for none",
+        ),
+        Variable(
+            "FLYWHEEL_RAY_STORAGE",
+            "",
+            "a URL such as s3://bucket/flywheel or file:///mnt/flywheel, without a password, of a storage by which "
+            "runs go to the Ray cluster and back; empty where its machines share FLYWHEEL_HOME",
         ),
         Variable(
             "FLYWHEEL_RAY_DEVICE",
@@ -177,6 +183,15 @@ def _between(low: int, high: int) -> Callable[[str], int]:
         if not low <= number <= high:
             raise ValueError
         return number
+
+    return convert
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    def convert(value: str) -> str:
+        if value not in values:
+            raise ValueError
+        return value
 
     return convert
 
@@ -308,13 +323,7 @@ def vllm_url() -> str:
 
 def serve() -> str:
     """`vllm` where the supervisor keeps vLLM servers; else empty."""
-
-    def convert(value: str) -> str:
-        if value not in ("", "vllm"):
-            raise ValueError
-        return value
-
-    return _read("FLYWHEEL_SERVE", convert)
+    return _read("FLYWHEEL_SERVE", _one_of("", "vllm"))
 
 
 def serve_gpus() -> list[str]:
@@ -350,15 +359,20 @@ def ray_address() -> str:
     return _read("FLYWHEEL_RAY_ADDRESS", _server)
 
 
-def ray_device() -> str:
-    """`cpu` or `cuda`."""
+def ray_storage() -> str:
+    """The URL of the storage through which runs go to the Ray cluster, without a slash at its end; empty for none."""
 
     def convert(value: str) -> str:
-        if value not in ("cpu", "cuda"):
+        if value and not re.fullmatch(r"file:///[^?#]+|(?!file:)[a-z][a-z0-9+.-]*://[^/?#@]+(/[^?#]*)?", value):
             raise ValueError
-        return value
+        return value.rstrip("/")
 
-    return _read("FLYWHEEL_RAY_DEVICE", convert)
+    return _read("FLYWHEEL_RAY_STORAGE", convert)
+
+
+def ray_device() -> str:
+    """`cpu` or `cuda`."""
+    return _read("FLYWHEEL_RAY_DEVICE", _one_of("cpu", "cuda"))
 
 
 def hub() -> str:

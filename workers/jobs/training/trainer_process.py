@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,10 @@ from flywheel.core import recipes
 from flywheel.core.network.key_hosts import VLLM_KEY
 from workers.judging import broker_line
 from workers.processes import model_process
+from workers.trainers.run import run_directory
 
+CANCEL_GRACE_S = 60.0
+"""How long a trainer may take to save and stop before it is killed."""
 SUMMARY = 60
 """Lines within which torchrun's summary ends; what stands before it may be of an earlier start."""
 SERVER = ("FLYWHEEL_VLLM_URL", "FLYWHEEL_SERVE", "FLYWHEEL_SERVE_GPUS", VLLM_KEY)
@@ -34,6 +36,10 @@ class Trainer(Protocol):
 
     @property
     def ending(self) -> str: ...
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds that it may take to save and stop, once it is asked to, before it is ended."""
 
     def is_alive(self) -> bool: ...
 
@@ -91,6 +97,10 @@ class LocalTrainer:
     def ending(self) -> str:
         return model_process.ending(self.process.returncode)
 
+    @property
+    def grace_s(self) -> float:
+        return CANCEL_GRACE_S
+
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
@@ -104,13 +114,6 @@ class LocalTrainer:
 
     def leave(self) -> None:
         self.stop()
-
-
-def command(module: str, place: Path, processes: int, wait_lock: int = 10) -> list[str]:
-    """The command of a trainer, or of several processes that share the work."""
-    shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
-    many = shared if processes > 1 else []
-    return [sys.executable, "-m", *many, module, str(place), "--wait-lock", str(wait_lock)]
 
 
 def told_of_vllm(settings: Mapping[str, Any]) -> Sequence[str]:
@@ -132,7 +135,7 @@ def start(
     these GPUs alone, or those that we see."""
     with (place / "trainer.log").open("ab") as output:
         process = subprocess.Popen(
-            command(module, place, processes),
+            run_directory.command(module, place, processes),
             cwd=settings.BASE_DIR,
             stdin=subprocess.PIPE,
             stdout=output,

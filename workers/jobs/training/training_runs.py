@@ -52,8 +52,6 @@ from workers.trainers.run import checkpoints
 log = logging.getLogger(__name__)
 
 POLL_S = 0.5
-CANCEL_GRACE_S = 60.0
-"""How long a trainer may take to save and stop before it is killed."""
 MAX_DEATHS = 3
 """A trainer that dies so often without getting further is given up."""
 ATTEMPTS_MOST = 2_000
@@ -283,7 +281,7 @@ def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: Trainer, broke
             (place / "CANCEL").touch()
             asked_at = time.monotonic()
             lease.log(f"{spent}: asked the trainer to save and stop" if spent else "asked the trainer to save and stop")
-        if asked_at and time.monotonic() - asked_at > CANCEL_GRACE_S:
+        if asked_at and time.monotonic() - asked_at > trainer.grace_s:
             trainer.stop()
             lease.log("the trainer did not stop in time and was killed; its newest checkpoint is kept", "warning")
             return spent

@@ -45,8 +45,14 @@ def files_of(directory: Path, *, links: bool = False) -> dict[str, dict[str, Any
         if path.is_symlink() and not links:
             raise ValueError(f"{path.name} is a link")
         if path.is_file():
-            found[path.relative_to(directory).as_posix()] = {"sha256": _sha256(path), "size": path.stat().st_size}
+            found[path.relative_to(directory).as_posix()] = entry_of(path)
     return found
+
+
+def entry_of(path: Path) -> dict[str, Any]:
+    """A file's `{"sha256", "size"}`."""
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": path.stat().st_size}
 
 
 def digest_of(files: dict[str, dict[str, Any]]) -> str:
@@ -65,7 +71,7 @@ def publish(aside: Path, run: Path, step: int, spec_digest: str) -> Checkpoint:
         (aside / name).unlink(missing_ok=True)
     files = files_of(aside)
     manifest = {"step": step, "spec": spec_digest, "files": files}
-    manifest["hmac"] = _sign(_key(run), manifest)
+    manifest["hmac"] = _sign(key_of(run), manifest)
     (aside / MANIFEST).write_bytes(digests.canonical(manifest))
     target = run / PLACE / f"step-{step}"
     move(aside, target)
@@ -90,7 +96,7 @@ def verify(run: Path, path: Path, step: int, spec_digest: str) -> Checkpoint:
     """
     manifest = json.loads((path / MANIFEST).read_bytes())
     signature = manifest.pop("hmac")
-    if not hmac.compare_digest(signature, _sign(_key(run), manifest)):
+    if not hmac.compare_digest(signature, _sign(key_of(run), manifest)):
         raise ValueError("its manifest was not signed by this run")
     if manifest["spec"] != spec_digest:
         raise ValueError("it was made under another spec.json")
@@ -137,7 +143,8 @@ def _steps(run: Path) -> Iterator[tuple[int, Path]]:
     yield from sorted((int(path.name.removeprefix("step-")), path) for path in found)
 
 
-def _key(run: Path) -> bytes:
+def key_of(run: Path) -> bytes:
+    """The key of a run directory, made where it has none. Raises OSError."""
     path = run / KEY
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -155,8 +162,3 @@ def _sign(key: bytes, manifest: dict[str, Any]) -> str:
     if len(key) != 32:
         raise ValueError(f"{KEY} is damaged")
     return hmac.new(key, digests.canonical(manifest), hashlib.sha256).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

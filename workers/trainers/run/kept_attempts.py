@@ -17,6 +17,7 @@ from flywheel.core.traces import Message, ToolCall
 from flywheel.core.verifiers import Verdict
 
 FOLDER = "attempts"
+NAME = re.compile(r"step-(\d{1,9})\.jsonl")
 MOST, LEAST = 16, 4
 """Attempts of a step. Where the budget has not `LEAST` for each step, some steps are passed over."""
 LONGEST = 500_000
@@ -76,7 +77,7 @@ def _evenly(places: Sequence[int], count: int) -> list[int]:
 
 def waiting(directory: Path) -> list[tuple[int, Path]]:
     """The files that nobody has stored yet, each with its step, in the order of the steps."""
-    found = [(re.fullmatch(r"step-(\d{1,9})\.jsonl", path.name), path) for path in (directory / FOLDER).glob("step-*")]
+    found = [(NAME.fullmatch(path.name), path) for path in (directory / FOLDER).glob("step-*")]
     return sorted((int(name[1]), path) for name, path in found if name)
 
 

@@ -36,6 +36,13 @@ FINAL = "final"
 log = logging.getLogger(__name__)
 
 
+def command(module: str, place: Path, processes: int, wait_lock: int = 10) -> list[str]:
+    """The command of a trainer, or of several processes that share the work."""
+    shared = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    many = shared if processes > 1 else []
+    return [sys.executable, "-m", *many, module, str(place), "--wait-lock", str(wait_lock)]
+
+
 class Run:
     """A trainer's view of its run directory. `step` is the last finished step. Of several processes only the first
     writes."""

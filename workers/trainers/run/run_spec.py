@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,9 @@ from workers.trainers.run.run_failures import TrainingError
 T = TypeVar("T")
 ANY_TRAINER = ""
 """Instead of a trainer's name, for who looks at a run directory of any algorithm."""
+SOURCES = "FLYWHEEL_SOURCES"
+"""The environment variable with the folder that has models and adapters, each under its digest, on a machine where they
+are not at the paths of the spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,12 @@ class Spec:
     @property
     def recipe(self) -> recipes.Algorithm:
         return recipes.ALGORITHMS[self.algorithm]
+
+    @property
+    def sources(self) -> list[Source]:
+        """All models and adapters that a trainer loads."""
+        taught = (self.teacher.base, self.teacher.adapter) if self.teacher else ()
+        return [each for each in (self.base, self.adapter, *taught, *self.reward_models.values()) if each]
 
 
 def read(directory: Path, trainer: str) -> Spec:
@@ -406,8 +416,11 @@ def _source(value: Mapping[str, Any], where: str) -> Source:
     path = Path(_get(value, "path", str, f"{where}."))
     if not path.is_absolute():
         raise _bad(f"{where}.path", str(path), "an absolute path is wanted")
+    digest = _get(value, "digest", str, f"{where}.")
+    if folder := os.environ.get(SOURCES):
+        path = Path(folder) / digest
     settings = _get(value, "chat_template_kwargs", dict, f"{where}.") if "chat_template_kwargs" in value else {}
-    return Source(path, _get(value, "digest", str, f"{where}."), settings)
+    return Source(path, digest, settings)
 
 
 def _source_rows(directory: Path, value: Mapping[str, Any], where: str) -> Rows:

@@ -1,12 +1,22 @@
-"""Ray Jobs' REST interface as far as a client sees it, on a server of this process. Jobs do nothing by themselves."""
+"""Ray Jobs' REST interface as far as a client sees it, on a server of this process. Jobs do nothing by themselves, or
+run as on a machine of a cluster that has another home."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
+
+from tests.waiting import wait_for
+
+ROOT = Path(__file__).parents[4]
 
 
 class Cluster:
@@ -19,6 +29,10 @@ class Cluster:
         self.logs = ""
         self.trouble: int | float | None = None
         self.url = ""
+        self.machine: Path | None = None
+        """The home of a machine that runs the jobs; without one they do nothing."""
+        self.processes: list[subprocess.Popen[bytes]] = []
+        """Of the jobs, in their order."""
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         if isinstance(self.trouble, float):
@@ -33,7 +47,7 @@ class Cluster:
                     f"Job with submission_id {wanted['submission_id']} already exists. Please use a different one.",
                 )
             self.asked.append(wanted)
-            self.jobs[wanted["submission_id"]] = {"status": "RUNNING", "message": "Job is currently running."}
+            self.jobs[wanted["submission_id"]] = self._started(wanted)
             return 200, {"submission_id": wanted["submission_id"]}
         _, name, *act = path.removeprefix("/api").strip("/").split("/")
         if name not in self.jobs:
@@ -41,9 +55,53 @@ class Cluster:
         if act == ["logs"]:
             return 200, {"logs": self.logs}
         if act == ["stop"]:
-            self.jobs[name] = {"status": "STOPPED", "message": "Job was intentionally stopped."}
+            self.jobs[name] |= {"status": "STOPPED", "message": "Job was intentionally stopped."}
+            if process := self.jobs[name].get("process"):
+                process.terminate()
             return 200, {"stopped": True}
-        return 200, self.jobs[name]
+        return 200, self._seen(self.jobs[name])
+
+    def end(self) -> None:
+        """End what the jobs left, as the machine's end does."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def wait(self, number: int = -1) -> int:
+        """The exit code of a job's process, once it has ended."""
+        process = self.processes[number]
+        wait_for(lambda: process.poll() is not None, "the job's process ends", lambda: self.logs)
+        return process.returncode
+
+    def _started(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        job = {"status": "RUNNING", "message": "Job is currently running.", "metadata": wanted["metadata"]}
+        if self.machine is None:
+            return job
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        known = {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(self.machine), "TMPDIR": str(self.machine)}
+        home = {"FLYWHEEL_HOME": str(self.machine / "home")}
+        with (self.machine / "job.log").open("ab") as log:
+            process = subprocess.Popen(
+                ["sh", "-c", wanted["entrypoint"]],
+                cwd=self.machine,
+                env=known | home | wanted["runtime_env"]["env_vars"],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return job | {"process": process}
+
+    def _seen(self, job: dict[str, Any]) -> dict[str, Any]:
+        process = job.get("process")
+        if process is not None and job["status"] == "RUNNING" and process.poll() is not None:
+            code = process.returncode
+            assert self.machine is not None
+            self.logs = (self.machine / "job.log").read_text()
+            job["status"] = "FAILED" if code else "SUCCEEDED"
+            job["message"] = f"Job entrypoint command failed with exit code {code}" if code else ""
+        return {name: value for name, value in job.items() if name != "process"}
 
 
 @contextmanager
@@ -72,6 +130,7 @@ def cluster() -> Iterator[Cluster]:
     try:
         yield found
     finally:
+        found.end()
         server.shutdown()
         server.server_close()
         thread.join()
