@@ -271,13 +271,7 @@ def story_seed() -> int:
 
 def sandbox_without() -> frozenset[str]:
     """The layers of the sandbox that an operator gave up. The others cannot be given up."""
-
-    def convert(value: str) -> frozenset[str]:
-        if value not in ("", "namespaces"):
-            raise ValueError
-        return frozenset({value} - {""})
-
-    return _read("FLYWHEEL_SANDBOX_WITHOUT", convert)
+    return frozenset({_read("FLYWHEEL_SANDBOX_WITHOUT", _one_of("", "namespaces"))} - {""})
 
 
 def model_memory(machine: int) -> int:

@@ -283,7 +283,7 @@ class RayTrainer:
             raise TrainingFailed("ray_storage", str(error)) from error
 
     def _through(self, act: Callable[[FollowedJob], T]) -> T | None:
-        """What comes of it; None while the storage is away. Raises TrainingFailed for all else that goes wrong."""
+        """Return what comes of it; None while the storage is away. Raises TrainingFailed for other problems."""
         assert self.stored is not None
         try:
             done = act(self.stored)
@@ -302,7 +302,10 @@ class RayTrainer:
             return
         if not folder:
             raise TrainingFailed("ray_storage", f"{self.name} was begun without FLYWHEEL_RAY_STORAGE; resume the run")
-        self._through(lambda stored: stored.take(folder))
+        try:
+            self.stored.take(folder)
+        except (StorageError, OSError) as error:
+            raise TrainingFailed("ray_storage", str(error)) from error
 
     def _bring(self) -> bool:
         """Bring what is new in the storage here. Answers whether everything is here."""

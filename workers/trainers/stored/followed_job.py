@@ -96,7 +96,7 @@ class FollowedJob:
 
     def ask_to_stop(self) -> None:
         """Have the job save and stop."""
-        self.storage.write(f"{self.folder}/CANCEL", b"")
+        self.storage.write(f"{self.folder}/CANCEL", b"save and stop\n")
         self._has_asked = True
 
     def leave(self) -> bool:
@@ -140,21 +140,31 @@ class FollowedJob:
 
     def _fetch_trees(self, trees: dict[str, Files], until: float) -> bool:
         """Bring the directories that are not here, the newest first, as far as there is time."""
-        for name in sorted(trees, key=_step, reverse=True):
+        for name in trees:
             if run_storage.TREE.fullmatch(name) is None:
                 raise StorageError(f"{name!r} is no directory that a run makes")
+        for name in sorted(trees, key=_step, reverse=True):
             digest = digests.digest([name, trees[name]])
             if digest in self._here:
                 continue
             target = self.place / name
             if not (target.is_dir() and checkpoints.files_of(target) == trees[name]):
                 aside = self.place / run_directory.WORK / f"stored-{digest[:16]}"
-                if not self.storage.get_tree(f"{self.folder}/made/{name}", trees[name], aside, until):
-                    return False
+                try:
+                    if not self.storage.get_tree(f"{self.folder}/made/{name}", trees[name], aside, until):
+                        return False
+                except StorageError:
+                    if self._is_made(name):
+                        raise
+                    return False  # removed meanwhile, as newer ones came
                 checkpoints.move(aside, target)
                 self._drop_old(target)
             self._here.add(digest)
         return True
+
+    def _is_made(self, name: str) -> bool:
+        content = self.storage.read(f"{self.folder}/made.json")
+        return content is not None and name in run_storage.verified(self.key, content)["trees"]
 
     def _drop_old(self, new: Path) -> None:
         """Remove what the trainer removes where it works."""

@@ -183,7 +183,10 @@ class Storage:
             number, words = getattr(error, "errno", None), str(error) or type(error).__name__
             if number in _FULL:
                 raise StorageError(f"{self.url}: {what}: the disk is full; make room and resume") from error
-            lasting = isinstance(error, PermissionError | FileNotFoundError | ValueError | TypeError)
+            lasting = isinstance(
+                error,
+                PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError | ValueError | TypeError,
+            )
             is_unknown = "Credential" in type(error).__name__  # botocore and google-auth name them so
             why = "no credentials for it on this machine: " if is_unknown else ""
             raise StorageError(

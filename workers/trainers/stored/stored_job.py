@@ -54,6 +54,7 @@ class StoredJob:
         """Directories that were made and are in the storage, with their files."""
         self._key = b""
         self._is_away = False
+        self._refused: StorageError | None = None
         self._over = threading.Event()
 
     def fetch(self, given: str, key: bytes) -> None:
@@ -79,6 +80,10 @@ class StoredJob:
         keeper.start()
         while trainer.poll() is None:
             self._trying(self._keep_small)
+            if self._refused is not None:
+                os.killpg(trainer.pid, signal.SIGKILL)  # or it would go on in vain
+                trainer.wait()
+                raise self._refused
             time.sleep(LOOK_EVERY_S)
         self._over.set()
         keeper.join()
@@ -160,7 +165,9 @@ class StoredJob:
         try:
             act()
         except (OSError, StorageError) as error:
-            if not self._is_away:
+            if isinstance(error, StorageError) and not error.may_pass:
+                self._refused = error
+            elif not self._is_away:
                 self._report(error)
             self._is_away = True
         else:
@@ -227,13 +234,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """A directory of this process. Those of jobs that were killed, which have weights in them, are removed."""
+    """A directory of this process's own. Those of jobs that were killed, which have weights in them, are removed."""
     for other in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):
             _own(other)
             shutil.rmtree(other)
     with tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True) as name:
-        _own(Path(name))
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps it
+            _own(Path(name))
         yield Path(name)
 
 

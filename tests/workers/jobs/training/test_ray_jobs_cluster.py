@@ -1,9 +1,11 @@
 """The same on Ray itself, by `make test-ray`: a cluster of one head on this machine, in an environment of its own."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.workers.trainers.conftest import base
 from workers.jobs.training import ray_jobs
 from workers.jobs.training.ray_jobs import RayTrainer
 from workers.jobs.training.trainer_process import TrainingFailed
+from workers.trainers.run import checkpoints
 
 __all__ = ["base"]
 RAY = settings.BASE_DIR / ".venv-ray" / "bin" / "ray"
@@ -31,15 +34,24 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The address of a head that ends with the module, with everything that it started."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a head that ends with the module, with everything that it started. Its jobs have another home, and
+    `python` is one with Flywheel."""
     place = tempfile.mkdtemp(prefix="ray")  # its sockets want a short path
+    home = tmp_path_factory.mktemp("machine")
+    known = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(settings.BASE_DIR),
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "FLYWHEEL_HOME": str(home / "flywheel"),
+    }
     gcs, dashboard = free_port(), free_port()
     ports = [f"--port={gcs}", f"--dashboard-port={dashboard}", "--min-worker-port=0", "--max-worker-port=0"]
     memory = ["--object-store-memory=80000000", f"--temp-dir={place}", f"--ray-client-server-port={free_port()}"]
     with open(f"{place}.log", "wb") as log:
         head = subprocess.Popen(
-            [RAY, "start", *HEAD.split(), *ports, *memory], stdout=log, stderr=log, start_new_session=True
+            [RAY, "start", *HEAD.split(), *ports, *memory], stdout=log, stderr=log, start_new_session=True, env=known
         )
 
     def answers() -> bool:
@@ -123,3 +135,43 @@ def test_a_directory_that_the_cluster_does_not_see_is_named(
     monkeypatch.setattr(trainer, "_command", lambda: command)
     with pytest.raises(TrainingFailed, match=r"other\.json is not on this machine"):
         wait_for(lambda: not trainer.is_alive(), "it has failed")
+
+
+def test_a_run_goes_there_and_back_through_a_storage(
+    base: Path, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped in order, then at once, and completes; the base is not where it was from the start of the first
+    job."""
+    (tmp_path / "storage").mkdir()
+    monkeypatch.setenv("FLYWHEEL_RAY_STORAGE", f"file://{tmp_path}/storage")
+    ours = tmp_path / "ours"
+    shutil.copytree(base, ours / "base")
+    run = Directory(ours / "r-4", ours / "base", steps=400, checkpoint_every=20)
+    trainer = RayTrainer("flywheel-r-4", "workers.trainers.sft", run.path)
+    assert trainer.is_alive()
+    (ours / "base").rename(tmp_path / "base")
+    wait_for(lambda: trainer.is_alive() and (run.path / "checkpoints" / "step-20").exists(), "a checkpoint is here")
+    (run.path / "CANCEL").touch()
+    wait_for(lambda: not trainer.is_alive(), "it has saved and stopped", lambda: trainer.ending)
+    assert (run.result["status"], trainer.status) == ("cancelled", "SUCCEEDED")
+    stopped_at = run.result["step"]
+    assert max(run.steps_kept) == stopped_at
+    for name in ("CANCEL", "result.json"):
+        (run.path / name).unlink()
+    again = RayTrainer("flywheel-r-4", "workers.trainers.sft", run.path)
+    wait_for(lambda: again.is_alive() and max(run.steps_kept) > stopped_at, "it goes on")
+    again.stop()
+    assert (again.status, again.number) == ("STOPPED", 2)
+    last = RayTrainer("flywheel-r-4", "workers.trainers.sft", run.path)
+    wait_for(lambda: not last.is_alive(), "it has ended", lambda: last.ending)
+    assert (run.result["status"], last.number) == ("completed", 3)
+    assert sorted(run.metrics()) == list(range(1, 401))
+    starts = [row["resumed_from"] for row in run.events("training_start")]
+    assert starts[:2] == [None, stopped_at]
+    assert starts[2] > stopped_at
+    assert checkpoints.files_of(run.path / "final") == run.result["files"]
+    assert list((tmp_path / "storage" / "runs").rglob("*.json*")) == []
+    seen = json.loads(urlopen(f"{cluster}/api/jobs/").read())
+    told = [str(job) for job in seen if job["submission_id"].startswith("flywheel-r-4")]
+    assert len(told) == 3
+    assert not any(str(ours) in job for job in told)

@@ -233,7 +233,7 @@ def test_a_storage_that_stays_away_is_named_and_the_run_can_be_resumed(
     follow(trainer, lambda: (run.path / "checkpoints" / "step-2").exists(), "a checkpoint is here")
     (tmp_path / "storage").rename(tmp_path / "away")
     with monkeypatch.context() as short:
-        short.setattr(ray_jobs, "AWAY_S", 0.0)
+        short.setattr(ray_jobs, "AWAY_S", 1.0)
         with pytest.raises(TrainingFailed, match=r"is no folder on this machine.* Resume the run") as failed:
             ends(trainer)
     assert failed.value.kind == "ray_storage"
@@ -303,6 +303,21 @@ def test_what_somebody_else_wrote_there_is_not_taken(ray: Cluster, run: Director
     made.write_bytes(made.read_bytes().replace(b'"size":9', b'"size":8'))
     with pytest.raises(TrainingFailed, match="was not signed by this run's job"):
         ends(trainer)
+
+
+def test_a_storage_that_takes_no_more_ends_the_job_which_says_so(
+    ray: Cluster, run: Directory, go: Any, tmp_path: Path
+) -> None:
+    trainer = owner(run)
+    go(1)
+    follow(trainer, lambda: steps(run) == [1], "its step is seen here")
+    (made,) = (tmp_path / "storage").rglob("made")
+    (made / "checkpoints").write_text("a file in its place, which is no matter of time")
+    go(2)
+    with pytest.raises(TrainingFailed, match=r"checkpoints/step-2/.* cannot be looked at") as failed:
+        ends(trainer)
+    assert failed.value.kind == "ray_storage"
+    assert ray.wait() == 66
 
 
 def test_a_package_that_is_missing_and_a_disk_that_is_full_are_named(
