@@ -201,6 +201,8 @@ ADVICE: Mapping[str, str] = {
     "reward_audit": "Audit the reward again, or have an approver override it, then resume.",
     "nan": "Resuming would fail again: launch another run with a lower learning rate.",
     "disk_full": "Free some disk space, then resume.",
+    "ray_storage": "Once the storage is as the error says it should be, resume.",
+    "ray_away": "Once the cluster answers, resume.",
     "out_of_memory": "Launch another run with a smaller micro_batch_size or max_completion_length.",
     "worker_lost": "Once a worker runs again, resume.",
     "trainer_died": "See the error above. Once it is fixed, resume.",

@@ -131,7 +131,8 @@ class RayTrainer:
         if found is None and self.status:
             self.status, self.message = LOST, "the cluster knows it no more"
         elif found is None and is_asked_to_stop:
-            self.status = "STOPPED"
+            # Should a forgotten one live, its folder has to stay: it is asked to stop there.
+            self.status = LOST if self.stored and self.stored.folder else "STOPPED"
         elif found is None:
             self._begin()
         elif not self.status and found["status"] in OVER and not self._has_brought(found["folder"]):

@@ -198,6 +198,18 @@ def test_a_job_that_was_lost_and_lives_writes_over_nothing_and_is_asked_to_stop(
     assert len(folders(tmp_path)) == 1, "what the lost one still wrote is its own"
 
 
+def test_a_job_that_was_lost_hears_of_a_cancel(ray: Cluster, run: Directory, go: Any) -> None:
+    trainer = owner(run)
+    go(1)
+    follow(trainer, lambda: steps(run) == [1], "its step is seen here")
+    ray.jobs.clear()
+    (run.path / "CANCEL").touch()
+    again = owner(run)
+    ends(again)
+    assert ray.wait() == 0
+    assert len(ray.asked) == 1
+
+
 def test_a_run_that_ended_before_the_head_forgot_it_is_not_trained_again(ray: Cluster, run: Directory, go: Any) -> None:
     trainer = owner(run)
     go(STEPS)
