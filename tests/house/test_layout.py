@@ -162,6 +162,14 @@ EXEMPT_FROM_LENGTH = {
 }
 
 
+def test_no_comment_of_a_template_goes_over_two_lines() -> None:
+    """Django shows such a comment; Jinja's templates may have them."""
+    pages = [path for path in (ROOT / "templates").rglob("*.html") if "jinja" not in path.parts]
+    shown = [path.name for path in pages for line in path.read_text().splitlines() if "{#" in line and "#}" not in line]
+    assert pages
+    assert shown == []
+
+
 def test_no_file_is_longer_than_five_hundred_lines() -> None:
     long = {name: len(path.read_text().splitlines()) for name, path in files().items()}
     assert {name: lines for name, lines in long.items() if lines > 500 and name not in EXEMPT_FROM_LENGTH} == {}
