@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from flywheel.core.text.number_words import percent
 from flywheel.system import env
+from workers.programs.demo import NICENESS
 
 if TYPE_CHECKING:
     from flywheel.accounts.models import Project
@@ -33,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.programs.agent_demo")
     parser.add_argument("--workbench", type=Path, help="a folder with WorkBench's runs, to load some of them too")
     folder = parser.parse_args().workbench
+    os.nice(NICENESS)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     import django
 

@@ -28,6 +28,8 @@ LABELLED = range(50, 190)
 """Customers whose failures the team has labelled since."""
 THIS_WEEK = range(190, 240)
 SAMPLES = 2
+NICENESS = 10
+"""Of what is loaded while a visitor looks around, who goes first."""
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from flywheel.system import demo_switch, env
+from workers.programs.demo import NICENESS
 
 if TYPE_CHECKING:
     from flywheel.accounts.models import Project
@@ -31,13 +32,12 @@ HOT, COOL, WILD = 1.1, 0.2, 1.6
 """Temperatures: of the version that was live first, of the one that shows itself better, of the one that is worse."""
 SAMPLES = 2
 FIRST_STORY_S = 300.0
-NICENESS = 10
-"""Whoever looks at the demo's first story goes first."""
 AT_ONCE, PAUSE_S, HARMED_PAUSE_S = 2, 4.0, 0.5
 """Customers of the ramp that is under way: more come while it is harmed, so that nobody has to wait."""
 
 
 def main() -> None:
+    os.nice(NICENESS)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     import django
 
@@ -48,7 +48,6 @@ def main() -> None:
     from workers.programs.story_playback import StoryFailed, wait_until
     from workers.reference.gateway_customers import Unanswered
 
-    os.nice(NICENESS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     started = time.monotonic()
 
