@@ -261,7 +261,6 @@ def _check_reason(reason: str) -> None:
         raise Refused("enter a reason; it is kept with the ramp", field="reason")
 
 
-@transaction.atomic
 def _move(
     ramp: Ramp,
     actor: Actor | None,
@@ -274,57 +273,59 @@ def _move(
 ) -> Ramp:
     """Carry it out, if the ramp's generation is still `generation`. Raises Refused."""
     _check_reason(reason)
-    given = {name: value for name, value in fields.items() if value is not None}
-    changes: dict[str, Any] = {"state": state, "test_wanted_at": None, **given}
-    if stage is not None:
-        changes |= {"stage": stage, "stage_since": timezone.now()}
-    row = Ramp.objects.filter(pk=ramp.pk, generation=generation, state__in=Ramp.OPEN)
-    if state != State.TAKEN_BACK:  # where harm was found while a person decided, nothing else may follow
-        row = row.exclude(finding__has_key="signals")
-    if not row.update(generation=F("generation") + 1, **changes):
-        raise Stale(MOVED)
-    for name, value in (changes | {"generation": generation + 1}).items():
-        setattr(ramp, name, value)
-    is_over = state not in Ramp.OPEN
-    is_answering = state == State.RUNNING or (not is_over and has_been(ramp, State.RUNNING))
-    share = ramp.rules.steps[ramp.stage].share if is_answering else 0
-    split = Split.objects.filter(pk=ramp.split_id)
-    split.update(share=share, generation=F("generation") + 1, **({"closed_at": timezone.now()} if is_over else {}))
-    Shadow.objects.filter(split=ramp.split_id).update(is_on=state == State.SHADOW)
-    if state in _OVER and (ramp.promotion_id is None or state == State.TAKEN_BACK):
-        Candidate.objects.filter(pk=ramp.candidate_id).update(state=_OVER[State(state)])
-    RampChange.objects.create(
-        ramp=ramp,
-        generation=ramp.generation,
-        state=state,
-        stage=ramp.stage,
-        share=WHOLE if state == State.FINISHED else share,
-        by=actor.user if actor else None,
-        reason=reason.strip(),
-        data=ramp.finding,
-    )
-    (actor or Actor(ramp.approved_by, through=f"the judge of {ramp}")).record(
-        project=ramp.agent.project,
-        action=f"promotions.ramp_{state}",
-        subject=f"{ramp.agent} → {ramp.candidate.version}",
-        reason=reason.strip(),
-        stage=ramp.stage,
-        share=share,
-    )
-    if stage is not None or state != State.RUNNING:
-        _tell(ramp, share, reason.strip())
+    # The first address that a process asks for loads every page, for seconds: nobody waits for the row meanwhile.
+    url = reverse("promotions:ramp", args=[ramp.agent.project.slug, ramp.pk])
+    with transaction.atomic():
+        given = {name: value for name, value in fields.items() if value is not None}
+        changes: dict[str, Any] = {"state": state, "test_wanted_at": None, **given}
+        if stage is not None:
+            changes |= {"stage": stage, "stage_since": timezone.now()}
+        row = Ramp.objects.filter(pk=ramp.pk, generation=generation, state__in=Ramp.OPEN)
+        if state != State.TAKEN_BACK:  # where harm was found while a person decided, nothing else may follow
+            row = row.exclude(finding__has_key="signals")
+        if not row.update(generation=F("generation") + 1, **changes):
+            raise Stale(MOVED)
+        for name, value in (changes | {"generation": generation + 1}).items():
+            setattr(ramp, name, value)
+        is_over = state not in Ramp.OPEN
+        is_answering = state == State.RUNNING or (not is_over and has_been(ramp, State.RUNNING))
+        share = ramp.rules.steps[ramp.stage].share if is_answering else 0
+        split = Split.objects.filter(pk=ramp.split_id)
+        split.update(share=share, generation=F("generation") + 1, **({"closed_at": timezone.now()} if is_over else {}))
+        Shadow.objects.filter(split=ramp.split_id).update(is_on=state == State.SHADOW)
+        if state in _OVER and (ramp.promotion_id is None or state == State.TAKEN_BACK):
+            Candidate.objects.filter(pk=ramp.candidate_id).update(state=_OVER[State(state)])
+        RampChange.objects.create(
+            ramp=ramp,
+            generation=ramp.generation,
+            state=state,
+            stage=ramp.stage,
+            share=WHOLE if state == State.FINISHED else share,
+            by=actor.user if actor else None,
+            reason=reason.strip(),
+            data=ramp.finding,
+        )
+        (actor or Actor(ramp.approved_by, through=f"the judge of {ramp}")).record(
+            project=ramp.agent.project,
+            action=f"promotions.ramp_{state}",
+            subject=f"{ramp.agent} → {ramp.candidate.version}",
+            reason=reason.strip(),
+            stage=ramp.stage,
+            share=share,
+        )
+        if stage is not None or state != State.RUNNING:
+            _tell(ramp, share, reason.strip(), url)
     return ramp
 
 
-def _tell(ramp: Ramp, share: int, reason: str) -> None:
+def _tell(ramp: Ramp, share: int, reason: str, url: str) -> None:
     event, title = _NOTICES.get(State(ramp.state), (None, ""))
     if event is not None:
-        project = ramp.agent.project
         notify(
-            project=project,
+            project=ramp.agent.project,
             event=event,
             subject=str(ramp),
             title=title.format(version=ramp.candidate.version, share=percent(share / WHOLE)),
             text=reason,
-            url=reverse("promotions:ramp", args=[project.slug, ramp.pk]),
+            url=url,
         )
