@@ -93,9 +93,10 @@ def scene_of(project: Project) -> Scene | None:
 
 
 def _is_measured(project: Project) -> bool:
-    """Whether the story's own run has a candidate, and both task sets their baseline and audit."""
+    """Whether the story's own run is over, and both task sets have their baseline and audit."""
+    runs = TrainingRun.objects.filter(project=project).exclude(created_by__username__in=ROLES)
     audits = RewardAudit.objects.filter(project=project).exclude(finished_at=None)
-    return Candidate.objects.filter(project=project).exists() and audits.count() >= SETS
+    return runs.exclude(finished_at=None).exists() and audits.count() >= SETS
 
 
 def _reviewed(project: Project) -> int:

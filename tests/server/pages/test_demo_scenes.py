@@ -35,8 +35,10 @@ def label(build: Build) -> Callable[[User], None]:
 
 
 @pytest.fixture
-def measured(cast: Cast, candidate: Candidate) -> None:
-    """The story's own run has its candidate, and both of its task sets are audited."""
+def measured(cast: Cast, build: Build, candidate: Candidate) -> None:
+    """The story's own run is over, and both of its task sets are audited."""
+    run = training_run(build)
+    TrainingRun.objects.filter(pk=run.pk).update(created_by=cast.admin, state=State.FAILED, finished_at=timezone.now())
     for _ in range(SETS):
         RewardAudit.objects.create(
             project=cast.project,
