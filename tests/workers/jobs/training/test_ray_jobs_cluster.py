@@ -175,3 +175,21 @@ def test_a_run_goes_there_and_back_through_a_storage(
     told = [str(job) for job in seen if job["submission_id"].startswith("flywheel-r-4")]
     assert len(told) == 3
     assert not any(str(ours) in job for job in told)
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["shared home", "storage"])
+def test_a_policy_is_reinforced_on_ray(
+    is_stored: bool, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job samples its groups and scores them where it is; each step and what was sampled is seen here."""
+    if is_stored:
+        (tmp_path / "storage").mkdir()
+        monkeypatch.setenv("FLYWHEEL_RAY_STORAGE", f"file://{tmp_path}/storage")
+    run = Directory(tmp_path / "r-5", base, "grpo", steps=3, keep_attempts=24)
+    trainer = RayTrainer(f"flywheel-r-5-{is_stored}", "workers.trainers.grpo", run.path)
+    wait_for(lambda: not trainer.is_alive(), "it has ended", lambda: trainer.ending)
+    assert (run.result["status"], trainer.status) == ("completed", "SUCCEEDED"), trainer.ending
+    assert [row["step"] for row in run.events("step")] == [1, 2, 3]
+    assert all("reward_mean" in figures for figures in run.metrics().values())
+    assert len(list((run.path / "attempts").iterdir())) == 3
+    assert checkpoints.files_of(run.path / "final") == run.result["files"]

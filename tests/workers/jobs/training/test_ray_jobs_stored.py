@@ -14,10 +14,11 @@ import pytest
 
 from flywheel.core import digests
 from flywheel.edge.jobs import State
-from flywheel.training.models import TrainingRun
+from flywheel.training.models import Point, TrainingRun
+from flywheel.trajectories.models import Source, Trajectory
 from tests.waiting import wait_for
 from tests.workers.jobs.training.fake_ray import Cluster, cluster
-from tests.workers.jobs.training.test_training_runs import launched
+from tests.workers.jobs.training.test_training_runs import carry_out, launched
 from tests.workers.trainers.cast import Directory
 from workers.jobs.training import ray_jobs, training_runs
 from workers.jobs.training.ray_jobs import RayTrainer
@@ -383,3 +384,20 @@ def test_a_version_comes_of_it_and_another_owner_finds_the_job(
     spec = (run.directory / "spec.json").read_bytes()
     kept, rejected = checkpoints.newest(run.directory, digests.digest(json.loads(spec)))
     assert (kept is not None, rejected) == (True, []), "the paths on the other machine are no part of the spec"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_policy_is_reinforced_there(ray: Cluster, launched: Callable[..., TrainingRun]) -> None:
+    """The job samples, scores and learns; what it sampled comes back as trajectories."""
+    run = carry_out(launched(algorithm="grpo", steps=2, settings={"device": "ray", "num_generations": 4}))
+    assert run.state == State.SUCCEEDED, run.error
+    assert len(ray.asked) == 1
+    assert run.produced is not None
+    assert run.trained is not None
+    assert run.base.weights is not None
+    assert run.trained.digest != run.base.weights.digest
+    figures = [point.values for point in run.points.filter(kind=Point.Kind.STEP).order_by("step")]
+    assert [each["unscored"] for each in figures] == [0, 0]
+    assert all(-1 <= each["reward_mean"] <= 1 for each in figures)
+    assert {each.step for each in run.tried.all()} <= {1, 2}
+    assert run.tried.count() == Trajectory.objects.filter(source=Source.TRAINING).count() > 0
