@@ -48,8 +48,9 @@ def main() -> None:
                 "shadowed": begun(build, "shadowed", server, Plan(stages=half, shadow=Shadow(100_000, calls=100_000))),
             }
             live = begun(build, "live", server, Plan(stages=half))
+            for ramp in (live, ramps["ramped"]):
+                _wait(ramp, "running")
             _stop(live)
-            _wait(ramps["ramped"], "running")
             _wait(ramps["shadowed"], "shadow")
             port = int(installation.url.rpartition(":")[2])
             asked = {name: Caller(port, "/gateway/v1/chat/completions", key, f"{name}@live") for name in WAYS}

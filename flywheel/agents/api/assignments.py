@@ -82,7 +82,7 @@ def _assignment(agent: Agent, unit: Unit, live: Version) -> dict[str, Any]:
         "arm": arm,
         "share": row.share / WHOLE,
         "endpoint": _endpoint(version),
-        "token": assignment_token(row, kept(split.project_id, unit), arm),
+        "token": assignment_token(row, kept(split, unit), arm),
     }
 
 

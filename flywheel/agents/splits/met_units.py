@@ -8,8 +8,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flywheel.accounts.models import Project
-from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.agents.models import Split, SplitUnit
 from flywheel.agents.splits.assignment import Unit, coin
 from flywheel.agents.splits.open_splits import OpenSplit
@@ -20,11 +18,11 @@ REMEMBERED = 20_000
 LONGEST_NAME = 200
 
 
-def kept(project_id: int, unit: Unit) -> Unit:
+def kept(split: OpenSplit, unit: Unit) -> Unit:
     """The unit as the traces of its session will name it: without what its project does not keep."""
     if unit.kind != SplitUnit.Kind.SESSION:
         return unit
-    said, found = redactor_of(Project(pk=project_id)).value({"session_id": unit.name})
+    said, found = split.redactor.value({"session_id": unit.name})
     return replace(unit, name=said["session_id"][:LONGEST_NAME]) if found else unit
 
 
@@ -46,11 +44,12 @@ class MetUnits:
 
     def meet(self, split: OpenSplit, unit: Unit, *, trace_id: str = "", is_assigned: bool = False) -> bool | None:
         """The same, whoever met it first; None where the split has ended. Raises django.db.Error."""
-        row = kept(split.project_id, unit)
+        row = kept(split, unit)
         thrown = coin(split.row.salt, split.project_id, split.row.agent_id, row)
-        found = planned(_MEET, [row.kind, row.name, trace_id, thrown, is_assigned, split.row.pk])
+        name = [split.row.pk, row.kind, row.name]
+        found = planned(_MEET, [split.row.pk, *name, row.kind, row.name, trace_id, thrown, is_assigned])
         if not found:  # it has ended, or another process makes the row in this moment
-            found = planned(_READ, [split.row.pk, row.kind, row.name])
+            found = planned(_READ, name)
         if not found:
             return None
         is_candidate = bool(found[0][0])
@@ -66,23 +65,22 @@ SELECT unit.is_candidate FROM agents_splitunit AS unit JOIN agents_split AS spli
 WHERE split.id = %s AND split.closed_at IS NULL AND split.share > 0 AND unit.kind = %s AND unit.name = %s
 """
 _MEET = """
-WITH given AS (SELECT %s::text AS kind, %s::text AS name, %s::text AS trace_id, %s::int AS coin, %s::bool AS assigned),
-split AS (SELECT id, share FROM agents_split WHERE id = %s AND closed_at IS NULL AND share > 0),
+WITH split AS (SELECT id, share FROM agents_split WHERE id = %s AND closed_at IS NULL AND share > 0),
+known AS (
+    SELECT unit.is_candidate FROM split, agents_splitunit AS unit
+    WHERE unit.split_id = %s AND unit.kind = %s AND unit.name = %s
+),
 made AS (
     INSERT INTO agents_splitunit
         (split_id, kind, name, trace_id, is_candidate, share, is_assigned, met_at, look_at, mixed, parts, wealth,
         trajectories)
-    SELECT split.id, kind, name, trace_id, coin < split.share, split.share, assigned, now(), now(), '', '{}', '{}', 0
-    FROM given, split, (SELECT set_config('synchronous_commit', 'off', true)) AS unflushed
-    WHERE NOT EXISTS (SELECT FROM agents_splitunit AS unit
-        WHERE unit.split_id = split.id AND unit.kind = given.kind AND unit.name = given.name)
+    SELECT split.id, %s, %s, %s, %s::int < split.share, split.share, %s, now(), now(), '', '{}', '{}', 0
+    FROM split, (SELECT set_config('synchronous_commit', 'off', true)) AS unflushed
+    WHERE NOT EXISTS (SELECT FROM known)
     ON CONFLICT (split_id, kind, name) DO NOTHING
     RETURNING is_candidate
 )
-SELECT is_candidate FROM made
-UNION ALL
-SELECT unit.is_candidate FROM given, split JOIN agents_splitunit AS unit ON unit.split_id = split.id
-WHERE unit.kind = given.kind AND unit.name = given.name
+SELECT is_candidate FROM made UNION ALL SELECT is_candidate FROM known
 """
 """The coin falls against the share that the split has in this moment, whatever the process remembers of it.
 

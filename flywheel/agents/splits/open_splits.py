@@ -14,7 +14,10 @@ from typing import Any
 
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Func, OuterRef, Subquery
 
+from flywheel.accounts.models import Project
+from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.agents.models import Agent, Split, Version
+from flywheel.core.redaction import Redactor
 
 LEASE_S = 10.0
 """How long a split holds without its judge."""
@@ -36,6 +39,8 @@ class OpenSplit:
     project_id: int
     until: float
     """By `time.monotonic`."""
+    redactor: Redactor
+    """The project's, as it was when the split was found: so a call that meets its arm asks the database once."""
 
     @property
     def is_held(self) -> bool:
@@ -75,7 +80,8 @@ def _held(rows: Any) -> OpenSplit | None:
     if row is None or row.live_now != (row.candidate_id if row.is_holdback else row.live_id):
         return None
     until = _until(row.pk, row.lease_until, row.left, began)
-    found = OpenSplit(row, row.served_now, row.project_now, until)
+    redactor = redactor_of(Project(pk=row.project_now))
+    found = OpenSplit(row, row.served_now, row.project_now, until, redactor)
     if not found.is_held:
         return None
     row.live, row.candidate = _version(row.live_id), _version(row.candidate_id)

@@ -112,7 +112,7 @@ def _begin(call: Call, head: dict[str, Any]) -> bool:
     """Count the copy, and say that it is made; False where the shadow is over or its budget used up."""
     split = call.shadow.split.row.pk
     with _database(), transaction.atomic():
-        unit = kept(call.shadow.split.project_id, call.unit)
+        unit = kept(call.shadow.split, call.unit)
         if not Shadow.objects.filter(_IN_BUDGET, split=split).update(copies=F("copies") + 1):
             return False
         ShadowCopy.objects.create(
