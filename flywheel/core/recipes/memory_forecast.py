@@ -335,14 +335,17 @@ def _layer(plan: Plan, length: int) -> int:
 
 def _operations(plan: Plan) -> float:
     """Operations of a step: 2 a weight and token for each pass forward, as many again for the gradients of the inputs
-    and for those of the weights that learn; and attention's 4 a layer, width and pair of tokens."""
+    and for those of the weights that learn; and attention's 4 a layer, width and pair of tokens. What checkpointing
+    computes once more are the layers, without the output layer, and each only up to what its last matrix takes in:
+    there torch's checkpoint stops, unless an adapter on that matrix wants its own input too."""
     shapes, settings = plan.shapes, plan.settings
     length = plan.tokens(plan.lengths.typical)
     tokens = plan.share * plan.sequences * length
-    matrices = shapes.in_linear_layers + shapes.head
-    forward = 2.0 * tokens * matrices + 2.0 * shapes.layers * shapes.queries * tokens * length
+    layers = 2.0 * tokens * shapes.in_linear_layers + 2.0 * shapes.layers * shapes.queries * tokens * length
+    forward = layers + 2.0 * tokens * shapes.head
+    again = layers - (0.0 if plan.is_lora else 2.0 * tokens * shapes.layers * shapes.inner * shapes.hidden)
     passes = 2.0 if plan.is_lora else 3.0
-    passes += bool(settings["gradient_checkpointing"])
+    passes += again / forward if settings["gradient_checkpointing"] else 0.0
     passes += plan.algorithm in ("dpo", "kto") or bool(settings.get("beta"))
     passes += plan.practises  # its own attempts are written first
     passes += plan.teacher / shapes.parameters  # which reads them once
