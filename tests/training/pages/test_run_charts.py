@@ -52,6 +52,29 @@ def test_reward_has_its_spread_and_its_parts(room: Room) -> None:
     assert run_charts.ON_POLICY in pictures["Clip fraction"]["note"]
 
 
+@pytest.mark.parametrize(
+    ("metric", "title", "line"),
+    [
+        ("resampled_groups", "Replaced groups", "groups"),
+        ("resting_tasks", "Tasks that rest", "tasks"),
+        ("turns_mean", "Turns of an episode", "mean"),
+        ("broken_off_fraction", "Episodes that ended early", "broken off"),
+        ("out_of_turns_fraction", "Episodes that ended early", "out of turns"),
+        ("repetition", "Repetition", "text"),
+        ("entropy", "Entropy", "entropy"),
+        ("teacher_kl", "Distance from the teacher", "KL"),
+        ("replay_loss", "Loss of replayed rows", "loss"),
+        ("recorded_fraction", "Tokens with an importance ratio", "tokens"),
+    ],
+)
+def test_what_a_trainer_measures_has_its_picture(metric: str, title: str, line: str) -> None:
+    run = TrainingRun(algorithm="grpo", settings={})
+    (spec,) = run_charts.curves(run, [(1, {metric: 0.25}), (2, {metric: 0.5})], 1)
+    assert (spec["title"], [each["name"] for each in spec["series"]]) == (title, [line])
+    first, last = spec["series"][0]["y"]
+    assert last == 2 * first > 0
+
+
 def test_a_value_head_has_its_pictures(room: Room) -> None:
     run = room.launch(algorithm="ppo")
     room.measured(run, 2, value_loss=lambda _: 0.25, explained_variance=lambda step: step - 2.5)
