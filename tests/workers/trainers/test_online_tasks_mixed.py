@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from flywheel.core.envs.tictactoe import generate
 from flywheel.core.traces.tooling import call_text
+from tests.workers.trainers.attempts.test_step_attempts import GAMES
 from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, sft_row, task
 from workers.trainers.run import kept_attempts
 from workers.trainers.run import run_spec as specs
@@ -80,6 +82,32 @@ def test_environments_come_by_their_weights_over_the_run(make: Make, start: Star
     files = kept_attempts.waiting(run.path)
     found = {step: {kept.rollout.task.environment for kept in kept_attempts.read(path)} for step, path in files}
     assert found == {1: {"some"}, 2: {"some", "other"}, 3: {"other"}}
+
+
+def test_whole_games_and_single_calls_are_mixed_by_their_weights(make: Make, start: Start, trained: Path) -> None:
+    environments = {"some": MIXED["config"]["environments"]["some"], "game": GAMES}
+    games = [game.to_json() | {"environment": "game"} for game in generate(6, seed=3)]
+    fields: dict[str, Any] = {
+        "environment": {"kind": "mixed", "config": {"environments": environments, "first": "some"}, "verifier": {}},
+        "train": [*(mixed(name) for name in NAMES[:3]), *games[:4]],
+        "held_out": [*(mixed(name) for name in NAMES[8:]), *games[4:]],
+        "environment_weights": {"some": [1, 0], "game": [0, 1]},
+        "settings": {"batch_size": 8, "num_generations": 2},
+    }
+    run = make("grpo", on=trained, steps=3, eval_every=3, keep_attempts=24, **fields)
+    assert start(run).wait() == 0, run.errors()
+    practised: dict[int, set[str]] = {}
+    turns: dict[str, int] = {}
+    for step, path in kept_attempts.waiting(run.path):
+        for kept in kept_attempts.read(path):
+            name = kept.rollout.task.environment
+            practised.setdefault(step, set()).add(name)
+            said = sum(message.role == "assistant" for message in kept.rollout.messages)
+            turns[name] = max(said, turns.get(name, 0))
+    assert practised == {1: {"some"}, 2: {"some", "game"}, 3: {"game"}}
+    assert turns["some"] == 1 < turns["game"]
+    assert all(metrics["unscored"] == 0 for metrics in run.metrics().values())
+    assert [row["environments"]["game"]["n"] for row in run.events("eval")] == [2, 2]
 
 
 def test_weights_that_sum_to_nothing_are_refused_by_the_trainer_too(make: Make, start: Start) -> None:
