@@ -16,18 +16,8 @@ from flywheel.core.traces import Message, ToolCall
 from tests.workers.trainers.attempts.test_live_engine import tokenizer_of
 from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, sft_row
 
-TEMPLATES = Path(trl.__file__).parent / "chat_templates"
+TEMPLATES = (Path(trl.__file__).parent / "chat_templates", Path(__file__).parent / "files")
 LORA = {"mode": "lora", "rank": 2, "alpha": 4}
-MISTRAL = (
-    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '[INST] ' + m.content + '[/INST]' }}"
-    "{% elif m.role == 'assistant' %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
-)
-"""In the form of Mistral 7B Instruct, which TRL ships no template of."""
-SMOL = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-"""ChatML, as SmolLM2 has it."""
 TINY = {
     "hidden_size": 32,
     "intermediate_size": 32,
@@ -46,7 +36,7 @@ class Family:
     model: str
     """The class of its configuration, without the ending."""
     template: str
-    """The name of TRL's file, or the template."""
+    """The name of its file, of TRL's or of those beside this one."""
     end: str
     calls: bool = True
     """Whether the template tells of tools and writes calls."""
@@ -57,8 +47,8 @@ class Family:
 
     @property
     def text(self) -> str:
-        path = TEMPLATES / f"{self.template}.jinja"
-        return path.read_text() if len(self.template) < 40 and path.is_file() else self.template
+        files = (folder / f"{self.template}.jinja" for folder in TEMPLATES)
+        return next(file.read_text() for file in files if file.is_file())
 
 
 FAMILIES = [
@@ -78,10 +68,10 @@ FAMILIES = [
         },
     ),
     Family("Llama 3", "Llama", "llama3_1", "<|eot_id|>"),
-    Family("Mistral", "Mistral", MISTRAL, "</s>", calls=False),
+    Family("Mistral", "Mistral", "mistral_v3", "</s>"),
     Family("Gemma", "Gemma3Text", "gemma3", "<end_of_turn>", calls=False, config={"query_pre_attn_scalar": 16}),
     Family("gpt-oss", "GptOss", "gptoss", "<|return|>", config={"num_local_experts": 2, "num_experts_per_tok": 1}),
-    Family("SmolLM", "Llama", SMOL, "<|im_end|>", calls=False),
+    Family("SmolLM", "Llama", "smollm2", "<|im_end|>", calls=False),
 ]
 
 
