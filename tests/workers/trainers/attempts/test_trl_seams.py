@@ -1,11 +1,13 @@
 """The installed TRL has what `trl_seams` uses of it beyond its documented surface."""
 
+import dataclasses
 import inspect
 from typing import Any
 
 import torch
 from trl.trainer import utils
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_trainer import SFTTrainer
 
 from workers.trainers.attempts import trl_seams
 
@@ -92,6 +94,17 @@ def test_the_fused_head_reads_the_hidden_states_that_the_value_head_reads() -> N
     assert "getattr(self, backbone_attr)(*args, **kwargs)" in source
     assert 'backbone_attr = "base_model"' in source
     assert "hidden_states = backbone_outputs.last_hidden_state[:, :-1]" in source
+
+
+def test_sft_makes_its_loss_of_the_log_probabilities_that_one_forward_pass_of_the_model_gives_out() -> None:
+    source = inspect.getsource(SFTTrainer.compute_loss)
+    usual = source[source.rindex("model(**inputs, fused_lm_head=True)") :]
+    assert "per_token_loss = -outputs.log_probs" in usual
+    assert 'self._metrics[mode]["entropy"]' in usual, "under that name a metric of ours is logged beside TRL's"
+    assert "for key, val in self._metrics[mode].items()" in inspect.getsource(SFTTrainer.log)
+    (given,) = [field for field in dataclasses.fields(utils.FusedCausalLMOutput) if field.name == "log_probs"]
+    assert given.default is None
+    assert "shape `(batch, seq_len - 1)`" in (utils.FusedCausalLMOutput.__doc__ or "")
 
 
 def test_grpo_logs_the_mean_of_what_was_measured_in_a_step() -> None:
