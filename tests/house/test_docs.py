@@ -23,6 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "guides"
 
 
+PROSE = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))]
+PLACES = ("", "flywheel/")
+"""Where a path in prose begins: at the repository's root, or at the web application's rooms."""
+
+
 def read(name: str) -> str:
     return (GUIDES / name).read_text().lower()
 
@@ -70,6 +75,45 @@ def test_every_role_stands_in_the_operators_guide() -> None:
 
 def test_every_format_stands_in_the_guide_to_ingest() -> None:
     assert [name for name in FORMATS if name not in read("ingest.md")] == []
+
+
+def spelt_out(path: str) -> list[str]:
+    """`a/{b,c}.py` as `a/b.py` and `a/c.py`."""
+    braces = re.search(r"{([^{}]*)}", path)
+    if braces is None:
+        return [path]
+    before, after = path[: braces.start()], path[braces.end() :]
+    return [each for part in braces[1].split(",") for each in spelt_out(before + part + after)]
+
+
+def is_there(path: str) -> bool:
+    """Whether a file, a folder or files of a pattern are there, or a module with what is named in it: `a/b.Name`."""
+    module, _, name = path.rpartition(".")
+    for place in PLACES:
+        inside = ROOT / f"{place}{module}.py"
+        if any(any(ROOT.glob(place + each)) for each in (path.rstrip("/"), f"{path}.py")):
+            return True
+        if module and inside.is_file() and re.search(rf"\b{name}\b", inside.read_text()):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_that_a_page_names_is_there(page: Path) -> None:
+    first = {folder.name for place in PLACES for folder in (ROOT / place).iterdir() if folder.is_dir()}
+    gone = [
+        told
+        for told in re.findall(r"`([\w./{},*-]+)(?:::\w+)?`", page.read_text())
+        if "/" in told and told.split("/")[0] in first and not all(map(is_there, spelt_out(told)))
+    ]
+    assert gone == []
+
+
+@pytest.mark.parametrize("path", ["tests/gone.py", "core/digests.gone", "workers/{celery,gone}.py", "templates/gone/"])
+def test_a_path_that_is_gone_is_seen(path: str) -> None:
+    assert not all(map(is_there, spelt_out(path)))
+    assert all(map(is_there, spelt_out("workers/{celery,tasks}.py")))
+    assert is_there("core/digests.read_json")
 
 
 def test_every_field_and_value_of_the_filter_bar_stands_in_the_guide_to_search() -> None:
