@@ -84,6 +84,39 @@ def test_episodes_of_several_turns_are_sampled_as_the_trainer_would_beside_anoth
     assert all(texts == alone for texts in said), "and the other adapter's answers are its own"
 
 
+@pytest.mark.parametrize(
+    ("mode", "bound"),
+    [
+        ({"execution": "one_step_off_async"}, 1),
+        ({"execution": "fully_async", "max_staleness": 2}, 2),
+    ],
+    ids=["one_step_off_async", "fully_async"],
+)
+def test_vllm_samples_on_while_the_trainer_learns_and_no_token_is_older_than_the_bound(
+    server: str, tmp_path: Path, mode: dict[str, Any], bound: int
+) -> None:
+    run = directory(tmp_path / "run", steps=5, settings=mode)
+    trainer = trainer_process.start("workers.trainers.grpo", run.path, *trainer_process.SERVER)
+    try:
+        assert trainer.process.wait(300) == 0, (run.path / "trainer.log").read_text()[-3000:]
+    finally:
+        trainer.leave()
+    proofs = run.events("proof")
+    assert proofs[0]["step"] == 0
+    assert len({row["step"] for row in proofs}) > 1, "the weights were handed over while it learnt"
+    assert all(row["worst"] < NOISE for row in proofs), proofs
+    assert all(row["moved"] > EXACT_NATS for row in proofs if row["moved"] is not None), "a lost update would be seen"
+    steps = run.metrics()
+    assert sorted(steps) == [1, 2, 3, 4, 5]
+    assert all(metrics["staleness_max"] <= bound for metrics in steps.values()), steps
+    assert any(metrics["staleness_max"] >= 1 for metrics in steps.values()), "it did sample ahead"
+    ages = [{name: share for name, share in step.items() if name.startswith("staleness/")} for step in steps.values()]
+    assert all(sum(shares.values()) == pytest.approx(1) for shares in ages), ages
+    waits = [{"sampler_idle", "learner_idle"} <= set(metrics) for metrics in steps.values()]
+    assert waits == [False, True, True, True, True], "before the first step nobody waited"
+    assert not {row["name"] for row in proofs} & set(names())
+
+
 def test_a_run_starts_a_server_of_its_own_which_ends_with_it_and_is_proved(tmp_path: Path) -> None:
     run = directory(tmp_path / "run", steps=3, checkpoint_every=1, settings={"rollouts": "colocate"})
     trainer = trainer_process.start("workers.trainers.grpo", run.path)
