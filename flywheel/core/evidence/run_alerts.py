@@ -227,19 +227,21 @@ def _entropy(measured: Measurements) -> Iterator[Alert]:
 
 
 def _no_variance(measured: Measurements) -> Iterator[Alert]:
-    dull = _at_end(measured.series("zero_variance_groups"), lambda value: value >= DULL)
-    if len(dull) < FEWEST:
+    groups = measured.series("zero_variance_groups")
+    dull = _at_end(groups, lambda value: value >= DULL)
+    is_all = measured.is_finished and bool(groups) and all(value >= 1 for _, value in groups)
+    if len(dull) < FEWEST and not is_all:
         return
+    if is_all:
+        steps, taught = f"from step {dull[0][0]} to {dull[-1][0]}, the last,", "so the run has learnt nothing from it"
+        saw = f"{steps} all attempts in each group had the same reward, {taught}"
+    else:
+        steps, taught = f"since step {dull[0][0]} at least {percent(DULL)} of the groups", "which teaches nothing"
+        saw = f"{steps} had attempts that all scored alike, {taught}"
     act = "easier tasks, demonstrations first, or a higher temperature would help"
     if _is_solved(measured, dull):
         act = "the tasks are solved: end the run, or train on harder ones"
-    yield Alert(
-        "no_variance",
-        f"since step {dull[0][0]} at least {percent(DULL)} of the groups had attempts that all scored alike, which "
-        "teaches nothing",
-        act,
-        *_span(dull),
-    )
+    yield Alert("no_variance", saw, act, *_span(dull))
 
 
 def _longer(measured: Measurements) -> Iterator[Alert]:

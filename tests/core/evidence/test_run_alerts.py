@@ -139,6 +139,17 @@ def test_groups_that_all_succeed_are_told_from_those_that_all_fail() -> None:
     assert "harder ones" in acts[1]
 
 
+def test_a_run_of_few_steps_whose_groups_all_scored_alike_is_told_so_at_its_end() -> None:
+    few = steps(3, zero_variance_groups=lambda _: 1.0, reward_mean=ramp(0.0, 0.0))
+    (alert,) = alerts(Measurements(few, is_finished=True))
+    assert (alert.kind, alert.first, alert.last) == ("no_variance", 1, 3)
+    assert "from step 1 to 3, the last" in alert.saw
+    assert "learnt nothing from it" in alert.saw
+    assert kinds(steps=few) == [], "the next step may teach something"
+    taught = steps(3, zero_variance_groups=lambda step: 0.75 if step == 2 else 1.0)
+    assert kinds(steps=taught, is_finished=True) == []
+
+
 def test_an_alert_leads_to_its_culprits_and_not_to_the_best() -> None:
     found = {kind: (alert.order, alert.only) for kind, measured in RAISED for alert in alerts(Measurements(**measured))}
     assert found["reward_hacking"] == ("reward", "")

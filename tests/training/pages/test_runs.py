@@ -57,6 +57,19 @@ def test_a_stranger_finds_nothing(room: Room, sign_in: SignIn, page: str) -> Non
     assert sign_in(room.cast.trainer).get(address).status_code == 200
 
 
+def test_a_short_run_whose_rewards_are_all_alike_says_at_its_end_that_it_learnt_nothing(
+    room: Room, sign_in: SignIn
+) -> None:
+    run = room.launch(algorithm="grpo")
+    room.measured(run, 4, zero_variance_groups=lambda _: 1.0, reward_mean=lambda _: 0.0)
+    client, address = sign_in(room.cast.trainer), f"{HERE}runs/{run.pk}/"
+    assert "no_variance" not in text(client.get(address))
+    TrainingRun.objects.filter(pk=run.pk).update(state=State.SUCCEEDED)
+    page = text(client.get(address))
+    assert 'data-alert="no_variance"' in page
+    assert "so the run has learnt nothing from it" in page
+
+
 def test_a_run_of_another_project_is_not_there(room: Room, sign_in: SignIn) -> None:
     run = room.launch()
     for page in (f"runs/{run.pk}/", f"datasets/{run.dataset.name}/1/rows.jsonl"):
