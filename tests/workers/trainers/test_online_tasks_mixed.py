@@ -17,7 +17,7 @@ ASK = {
     "description": "Ask a person.",
     "parameters": {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]},
 }
-MIXED = {
+MIXED: dict[str, Any] = {
     "kind": "mixed",
     "config": {
         "environments": {
