@@ -42,7 +42,7 @@ class Approval:
     override: bool = False
     """Whether it is meant against the gate."""
     again: int | None = None
-    """The last ramp of the version, where that was taken back or stopped: nobody lets it out again unaware of it."""
+    """The last ramp of the version, however that ended: nobody lets it out again unaware of it."""
     ramp_pk: int | None = None
     """The ramp that finishes with it, of a candidate that is being released by steps."""
 
@@ -61,7 +61,7 @@ def promote(
     `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible, that the
     sealed part of its set (where it has one) does not confirm, or that has not passed every regression suite of its
     agent (one that was retired since it was made is not passed), needs `override`, and is marked for ever; `again`
-    names the last ramp of the version where that was taken back or stopped. Raises Refused.
+    names the last ramp of the version where it had one. Raises Refused.
     """
     approval = Approval(actor, reason, generation, override, again)
     approved(candidate, approval)  # what is refused anyway asks no server
@@ -77,11 +77,13 @@ def go_live(candidate: Candidate, approval: Approval, server: tuple[str, str]) -
     Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
     row = _ROWS.select_for_update(of=("self",)).get(pk=candidate.pk)
     stands, final, against = _check(row, approval)
+    earlier = last_ramp(row) if approval.ramp_pk is None else Ramp.objects.get(pk=approval.ramp_pk).after
     promotion = Promotion(
         agent=row.agent,
         kind=Promotion.Kind.PROMOTE,
         after=row.version,
         candidate=row,
+        again=earlier,
         proposed_by=row.proposed_by,
         against_the_gate=bool(against),
         suites=[stand.snapshot() for stand in stands],
@@ -190,10 +192,11 @@ def _check_state(row: Candidate, approval: Approval) -> None:
     if state not in (Candidate.State.WAITING, Candidate.State.TAKEN_BACK, Candidate.State.STOPPED):
         raise Refused(f"this candidate is {state.label.lower()} already")
     last = last_ramp(row)
-    if last is not None and not last.is_open and last.state != Ramp.State.FINISHED and last.pk != approval.again:
+    if last is not None and not last.is_open and last.pk != approval.again:
+        label = Ramp.State(last.state).label.lower()
+        ended = "went live" if last.state == Ramp.State.FINISHED else f"was {label}"
         raise Refused(
-            f"{row.version} was {Ramp.State(last.state).label.lower()} in {last}; look at it, and confirm that it is "
-            "to be let out again",
+            f"{row.version} {ended} in {last}; look at what came of it, and confirm that it is to be let out again",
             field="again",
         )
 
@@ -249,6 +252,7 @@ def _move(promotion: Promotion, server: tuple[str, str], actor: Actor, generatio
         reason=promotion.reason,
         before=str(present.live) if present.live else None,
         against_the_gate=promotion.against_the_gate,
+        again=promotion.again_id,
         suites={suite["suite"]: suite["state"] for suite in promotion.suites},
         **({"sealed": promotion.sealed["state"]} if promotion.sealed else {}),
         unserved=promotion.unserved,

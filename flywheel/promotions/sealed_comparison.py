@@ -28,7 +28,7 @@ from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.evals.runs.void_scores import void_of
 from flywheel.evals.serving import version_isolation
 from flywheel.promotions.candidacy import evidence_of
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.models import Candidate
 
 STATES: Final = {
     "unopened": "not asked",
@@ -121,8 +121,7 @@ def final_of(candidate: Candidate) -> Comparison | None:
 
 def final(row: Candidate) -> dict[str, Any] | None:
     """Return a candidate's standing at the sealed part: now while it is open, as decided where it was promoted."""
-    promotion = Promotion.objects.filter(candidate=row).first()
-    if promotion is not None:
+    if row.state == Candidate.State.PROMOTED and (promotion := row.promotions.first()) is not None:
         return promotion.sealed or None
     found = final_of(row)
     return {**found.snapshot(), "can_ask": found.can_ask} if found else None

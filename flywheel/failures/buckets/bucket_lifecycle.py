@@ -116,8 +116,8 @@ def of(project: Project, key: str) -> Life:
 
 def _fixes(project: Project) -> list[tuple[str, Fix]]:
     """(bucket, what went live for it), the latest first."""
-    promoted = project.candidates.filter(promotion__kind="promote").order_by("-promotion__id")
-    rows = list(promoted.annotate(slices=F("report__comparison__slices")).values_list("pk", "promotion__id", "slices"))
+    promoted = project.candidates.filter(promotions__kind="promote").order_by("-promotions__id")
+    rows = list(promoted.annotate(slices=F("report__comparison__slices")).values_list("pk", "promotions__id", "slices"))
     if not rows:
         return []
     agents = [list(agent.promotions.all()) for agent in project.agents.prefetch_related("promotions__after__agent")]

@@ -32,7 +32,8 @@ class CandidateOut(Schema):
     verdict: str
     """The gate's verdict: `eligible`, `not_shown`, `regressed` or `invalid`."""
     state: str
-    """`waiting`, `promoted`, `rejected` or `void` (another version went live meanwhile)."""
+    """`waiting`, `ramping`, `promoted`, `rejected`, `taken_back`, `stopped` or `void` (another version went live
+    meanwhile)."""
     words: str
     """The gate's verdict in a sentence."""
     policy: int = Field(alias="policy.version")
@@ -98,6 +99,8 @@ class DecisionIn(Body):
     """The `generation` that you saw on the candidate."""
     override: bool = False
     """Promote against the gate. The promotion is marked as such."""
+    again: int | None = None
+    """Id of the version's last ramp, required if it had one."""
 
 
 class HarmlessIn(Body):
@@ -161,6 +164,8 @@ class PromotionOut(Schema):
     approved_by: Ref
     against_the_gate: bool
     """Whether an approver overrode the gate."""
+    again_id: int | None
+    """The version's earlier ramp that the approval names; null if it had none."""
     suites: list[ToldOut]
     """Results on the agent's regression suites at that time; empty for a rollback or a first version."""
     sealed: FinalOut | None

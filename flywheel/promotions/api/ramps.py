@@ -98,7 +98,7 @@ class BeginIn(Body):
     override: bool = False
     """Approve against the gate. The ramp and its promotion are marked as such."""
     again: int | None = None
-    """Id of the version's last ramp, required if that was taken back or stopped."""
+    """Id of the version's last ramp, required if it had one."""
 
 
 class MoveIn(Body):

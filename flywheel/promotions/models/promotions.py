@@ -23,9 +23,10 @@ class Promotion(models.Model):
     """`Agent.generation` after the move."""
     before = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     after = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="promotions")
-    candidate = models.OneToOneField(
-        Candidate, on_delete=models.PROTECT, null=True, blank=True, related_name="promotion"
-    )
+    candidate = models.ForeignKey(Candidate, on_delete=models.PROTECT, null=True, blank=True, related_name="promotions")
+    again = models.ForeignKey("promotions.Ramp", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """The last ramp of the version, which is over and which the approval names: so a candidate that was taken back
+    after it had gone live has another promotion."""
     proposed_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     approved_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     against_the_gate = models.BooleanField(default=False)
@@ -44,6 +45,12 @@ class Promotion(models.Model):
         ordering = ["-id"]
         constraints = [
             models.UniqueConstraint(fields=["agent", "generation"], name="promotion_one_per_generation"),
+            models.UniqueConstraint(
+                fields=["candidate", "again"],
+                condition=Q(candidate__isnull=False),
+                nulls_distinct=False,
+                name="promotion_once_per_approval",
+            ),
             models.CheckConstraint(
                 condition=~Q(kind="promote") | (Q(proposed_by__isnull=False) & ~Q(proposed_by=F("approved_by"))),
                 name="promotion_needs_four_eyes",

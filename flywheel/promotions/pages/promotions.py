@@ -281,7 +281,7 @@ def _show(
         form.fields["reason"].widget.attrs["autofocus"] = True
     for each in (row.version_eval, row.baseline_eval):
         note_look(each, request.actor)
-    promotion = Promotion.objects.filter(candidate=row).select_related("approved_by").first()
+    promotion = row.promotions.select_related("approved_by").first()
     context = {**_decision_context(request, row, form), "candidate": row, "promotion": promotion}
     context |= {"plan_form": plan_form, "ramp": row.ramps.select_related("split").first()}
     return render(request, "promotions/candidate.html", context, status=status)

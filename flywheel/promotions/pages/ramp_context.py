@@ -168,10 +168,23 @@ def lineage(ramp: Ramp) -> list[dict[str, Any]]:
 
 
 def earlier_ramp(row: Candidate, last: Ramp | None) -> dict[str, Any] | None:
-    """The last ramp of a candidate's version with its numbers, where it was taken back or stopped; else None."""
-    if last is None or last.state not in (Ramp.State.TAKEN_BACK, Ramp.State.STOPPED):
+    """The last ramp of a candidate's version with its numbers, and why the version is not live, where the ramp is over;
+    else None."""
+    if last is None or last.is_open or row.version_id == row.agent.live_id:
         return None
     ramp = ramps_of(row.project).get(pk=last.pk)
     numbers = ramp_evidence.evidence(ramp)
-    end = ramp.changes.select_related("by").first()
-    return {"ramp": ramp, "end": end, "numbers": numbers, "difference": as_estimate(numbers)}
+    return {"ramp": ramp, **_end_of(ramp), "numbers": numbers, "difference": as_estimate(numbers)}
+
+
+def _end_of(ramp: Ramp) -> dict[str, Any]:
+    """When the version of a ramp ceased to answer, by whom and why: after one that finished, by a move of the live
+    version."""
+    moves = ramp.agent.promotions.select_related("approved_by", "late_reason")
+    if ramp.state == Ramp.State.FINISHED and ramp.promotion is not None:
+        move = moves.filter(generation__gt=ramp.promotion.generation).order_by("generation").first()
+        if move is not None:
+            return {"at": move.created_at, "by": move.approved_by, "reason": move.why, "move": move}
+    change = ramp.changes.select_related("by").first()
+    assert change is not None
+    return {"at": change.at, "by": change.by, "reason": change.reason, "move": None}

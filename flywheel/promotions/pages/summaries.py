@@ -98,7 +98,7 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
 
 def _standings(row: Candidate) -> dict[str, Any]:
     """Return a candidate's standing at its agent's suites: now while it waits, as decided where it was promoted."""
-    promotion = Promotion.objects.filter(candidate=row).first()
+    promotion = row.promotions.first() if row.state == Candidate.State.PROMOTED else None
     stands = suite_standings.standings_of(row) if promotion is None else []
     kept = [{**told, "label": suite_standings.STATES[told["state"]]} for told in promotion.suites] if promotion else []
     return {

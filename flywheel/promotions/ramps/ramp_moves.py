@@ -55,7 +55,7 @@ def begin(
     """Approve a waiting candidate to be released by the steps of `plan`; the first is taken once the judge looks.
 
     Everything is checked as `live_version.promote` does, now and when it goes live. `generation` is the agent's as the
-    approver saw it; `again` names the last ramp of this version, which is needed where that was taken back or stopped.
+    approver saw it; `again` names the last ramp of this version, which is needed where it had one.
     Raises Refused.
     """
     _check_buckets(candidate, plan)

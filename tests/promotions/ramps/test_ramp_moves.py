@@ -10,10 +10,12 @@ from flywheel.accounts.models import AuditEntry, Notice
 from flywheel.agents.models import Agent, Split
 from flywheel.core.evidence.ramp.ramp_plan import Plan, Stage
 from flywheel.edge.refusals import Refused, Stale
+from flywheel.promotions.candidacy import propose
 from flywheel.promotions.live_version import promote, roll_back
 from flywheel.promotions.models import Candidate, Promotion, Ramp, RampChange
 from flywheel.promotions.ramps import ramp_moves
 from tests.conftest import Build, Cast
+from tests.promotions.conftest import Evaluated
 
 PLAN = Plan(stages=(Stage(500, 10, 0), Stage(5000, 10, 0)))
 
@@ -24,6 +26,15 @@ def begun(candidate: Candidate, cast: Cast, **more: Any) -> Ramp:
         plan=PLAN,
         actor=Actor(cast.approver),
         reason="by steps",
+        **{"generation": candidate.agent.generation} | more,
+    )
+
+
+def promoted(candidate: Candidate, cast: Cast, **more: Any) -> Promotion:
+    return promote(
+        candidate=candidate,
+        actor=Actor(cast.approver),
+        reason="at once",
         **{"generation": candidate.agent.generation} | more,
     )
 
@@ -212,3 +223,25 @@ def test_what_happened_to_a_ramp_cannot_be_rewritten(candidate: Candidate, cast:
     for act in (lambda: ramp.changes.update(reason="other"), lambda: RampChange.objects.all().delete()):
         with pytest.raises(IntegrityError, match="never change"), transaction.atomic():
             act()
+
+
+def test_a_version_that_was_rolled_back_after_its_ramp_goes_out_again_only_by_that_name(
+    build: Build, candidate: Candidate, evaluated: Evaluated, cast: Cast
+) -> None:
+    ramp = running(candidate, cast)
+    ramp_moves.advance(ramp=ramp, actor=None, reason="nothing found", generation=ramp.generation)
+    first = ramp_moves.finish(ramp=ramp, actor=None, reason="not worse", generation=ramp.generation)
+    agent = Agent.objects.get(pk=candidate.agent_id)
+    actor = Actor(cast.approver)
+    roll_back(agent=agent, to=candidate.baseline, actor=actor, generation=first.generation, reason="unsafe")
+    another = propose(
+        version_eval=evaluated(candidate.version, candidate.version_eval.task_set, passing=22),
+        baseline_eval=candidate.baseline_eval,
+        actor=Actor(cast.trainer),
+    )
+    another = Candidate.objects.get(pk=another.pk)
+    for release in (begun, promoted):
+        with pytest.raises(Refused, match=f"went live in ramp {ramp.pk}") as caught:
+            release(another, cast)
+        assert caught.value.field == "again"
+    assert promoted(another, cast, again=ramp.pk).again == ramp

@@ -1,15 +1,21 @@
 """A holdback: the version is live, some sessions stay with the one before, and the ramp's test goes on."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
+from django.db import IntegrityError, transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Split
 from flywheel.agents.splits import open_splits
 from flywheel.edge.refusals import Refused
-from flywheel.promotions.models import Candidate, Ramp, Watch
+from flywheel.promotions.live_version import promote
+from flywheel.promotions.models import Candidate, Promotion, Ramp, Watch
 from flywheel.promotions.ramps import claim_watching, ramp_judging, ramp_moves
 from flywheel.promotions.ramps.ramp_words import standing_words
 from tests.conftest import Cast
+from tests.promotions.ramps.conftest import HELD
 
 pytestmark = pytest.mark.django_db
 
@@ -57,3 +63,55 @@ def test_a_person_takes_it_back_if_nothing_changed_meanwhile(held: Ramp, cast: C
     assert Split.objects.get().share == 9500
     ramp_moves.take_back(ramp=held, actor=Actor(cast.approver), reason="complaints", generation=held.generation)
     assert (held.state, Agent.objects.get(pk=held.agent_id).live) == ("taken_back", held.candidate.baseline)
+
+
+def taken_back(held: Ramp, cast: Cast) -> Candidate:
+    """Its candidate, after the version before was made live again."""
+    ramp_moves.take_back(ramp=held, actor=Actor(cast.approver), reason="complaints", generation=held.generation)
+    return Candidate.objects.select_related("agent").get(pk=held.candidate_id)
+
+
+def test_what_was_taken_back_after_it_was_live_is_let_out_again_at_once_by_its_name(held: Ramp, cast: Cast) -> None:
+    row = taken_back(held, cast)
+    given: dict[str, Any] = {"actor": Actor(cast.approver), "reason": "mended", "generation": row.agent.generation}
+    with pytest.raises(Refused, match=f"in ramp {held.pk}") as caught:
+        promote(candidate=row, **given)
+    assert caught.value.field == "again"
+    second = promote(candidate=row, again=held.pk, **given)
+    assert list(row.promotions.order_by("pk").values_list("generation", "again")) == [
+        (held.agent_generation + 1, None),
+        (second.generation, held.pk),
+    ]
+    assert Agent.objects.get(pk=row.agent_id).live == row.version
+    assert Candidate.objects.get(pk=row.pk).state == Candidate.State.PROMOTED
+
+
+def test_it_is_let_out_again_by_steps_and_the_judge_finishes_it(held: Ramp, cast: Cast) -> None:
+    row = taken_back(held, cast)
+    ramp = ramp_moves.begin(
+        candidate=row,
+        plan=replace(HELD, holdback=None),
+        actor=Actor(cast.approver),
+        reason="mended",
+        generation=row.agent.generation,
+        again=held.pk,
+    )
+    ramp_moves.start(ramp=ramp)
+    promotion = ramp_moves.finish(ramp=ramp, actor=None, reason="it is fine", generation=ramp.generation)
+    assert (ramp.state, ramp.promotion, promotion.again) == ("finished", promotion, held)
+    assert row.promotions.count() == 2
+
+
+def test_one_approval_makes_one_promotion_of_a_candidate(held: Ramp, cast: Cast) -> None:
+    taken_back(held, cast)
+    kept = Promotion.objects.get(candidate=held.candidate)
+    with pytest.raises(IntegrityError, match="promotion_once_per_approval"), transaction.atomic():
+        Promotion.objects.create(
+            agent=kept.agent,
+            kind=kept.kind,
+            generation=99,
+            after=kept.after,
+            candidate=kept.candidate,
+            proposed_by=kept.proposed_by,
+            approved_by=kept.approved_by,
+        )

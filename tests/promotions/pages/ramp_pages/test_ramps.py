@@ -10,6 +10,7 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent, SplitUnit
+from flywheel.promotions.live_version import roll_back
 from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.ramps import ramp_judging, ramp_moves
 from tests.conftest import Cast
@@ -181,3 +182,29 @@ def test_a_version_that_was_taken_back_is_approved_again_only_by_naming_its_ramp
     assert "again" in refused.context["form"].errors
     assert client.post(approve, {**data, "again": ramp.pk}).status_code == 302
     assert Agent.objects.get(pk=candidate.agent_id).live == candidate.version
+
+
+def test_the_numbers_of_the_ramp_that_took_it_back_are_beside_the_next_decision(
+    ramp: Ramp, met: Met, candidate: Candidate, client: Client
+) -> None:
+    for is_candidate, outcome in [(True, "failed"), (True, "success"), (False, "success"), (False, "success")]:
+        met(is_candidate, outcome=outcome)
+    ramp = looked(ramp)
+    ramp_moves.take_back(ramp=ramp, actor=None, reason="it lies", generation=ramp.generation)
+    text = text_of(client, reverse("promotions:candidate", args=["acme", candidate.pk]))
+    assert f"{candidate.version} was taken back." in text
+    assert "by the judge: it lies. 4 sessions; failures 50.0% against 0.0%, difference" in text, text[-900:]
+
+
+def test_a_version_that_was_rolled_back_after_its_ramp_says_so_beside_the_next_decision(
+    ramp: Ramp, candidate: Candidate, client: Client, cast: Cast
+) -> None:
+    actor = Actor(cast.approver)
+    first = ramp_moves.finish(ramp=ramp, actor=actor, reason="fine", generation=ramp.generation)
+    agent = Agent.objects.get(pk=candidate.agent_id)
+    roll_back(agent=agent, to=candidate.baseline, actor=actor, generation=first.generation, reason="unsafe calls")
+    Candidate.objects.filter(pk=candidate.pk).update(state="waiting")  # as another one of the same version
+    page = client.get(reverse("promotions:candidate", args=["acme", candidate.pk])).content.decode()
+    assert "went live and was rolled back" in page
+    assert f"by {cast.approver}: unsafe calls" in " ".join(page.split())
+    assert f'name="again" value="{ramp.pk}"' in page
