@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import NoticeEvent
@@ -17,7 +17,7 @@ from flywheel.core.evidence.statistics.eval_metrics import Row
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
-from flywheel.evals.models import EvalRun
+from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.first_requests import differences
 from flywheel.evals.runs.run_summaries import bucket_of, rows_of
 from flywheel.evals.runs.unanswered_attempts import hold
@@ -136,6 +136,41 @@ def judge_again(candidate: Candidate) -> None:
     candidate.report, candidate.report_digest = report, digest(report)
     candidate.verdict = report["decision"]["verdict"]
     candidate.save(update_fields=["report", "report_digest", "verdict"])
+
+
+def never_events(candidate: Candidate) -> QuerySet[Result]:
+    """The candidate's attempts that did what cannot be taken back, those called harmless among them."""
+    rows = candidate.version_eval.results.filter(parts__never_event__gt=0)
+    return rows.select_related("task__environment", "trajectory", "harmless__by").order_by("task__number", "sample")
+
+
+def call_harmless(*, candidate: Candidate, result: int, actor: Actor, reason: str) -> None:
+    """Note that there is no harm in an attempt, and judge every candidate of this eval that waits. Raises Refused."""
+    if candidate.state != Candidate.State.WAITING:
+        raise Refused(f"this candidate is {candidate.state} already")
+    if not reason.strip():
+        raise Refused("explain why it is harmless; the reason is kept", field="reason")
+    if actor.user.pk in {candidate.proposed_by_id, candidate.version.created_by_id}:
+        raise Refused("you launched this candidate's run; another approver must review it")
+    row = never_events(candidate).filter(pk=result).first()
+    if row is None:
+        raise Refused("this is no never event of the candidate", field="result")
+    with transaction.atomic():
+        _, is_new = Harmless.objects.get_or_create(result=row, defaults={"reason": reason[:2000], "by": actor.user})
+        if not is_new:
+            raise Refused("already marked as harmless", field="result")
+        waiting = Candidate.objects.select_for_update().filter(
+            version_eval=candidate.version_eval, state=Candidate.State.WAITING
+        )
+        for each in waiting.select_related(None):
+            judge_again(each)
+        actor.record(
+            project=candidate.project,
+            action="promotions.call_harmless",
+            subject=candidate,
+            attempt=str(row),
+            reason=reason,
+        )
 
 
 def report_of(

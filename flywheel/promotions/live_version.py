@@ -18,6 +18,7 @@ from flywheel.core.digests import digest
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.evals.serving import loaded_adapters, version_isolation
 from flywheel.promotions import suite_standings
+from flywheel.promotions.claims.promotion_claims import claims_of
 from flywheel.promotions.models import Candidate, LateReason, Promotion, Ramp
 from flywheel.promotions.sealed_comparison import Comparison, final_of
 
@@ -77,17 +78,18 @@ def go_live(candidate: Candidate, approval: Approval, server: tuple[str, str]) -
     Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
     row = _ROWS.select_for_update(of=("self",)).get(pk=candidate.pk)
     stands, final, against = _check(row, approval)
-    earlier = last_ramp(row) if approval.ramp_pk is None else Ramp.objects.get(pk=approval.ramp_pk).after
+    ramp = Ramp.objects.filter(pk=approval.ramp_pk).first()
     promotion = Promotion(
         agent=row.agent,
         kind=Promotion.Kind.PROMOTE,
         after=row.version,
         candidate=row,
-        again=earlier,
+        again=ramp.after if ramp else last_ramp(row),
         proposed_by=row.proposed_by,
         against_the_gate=bool(against),
         suites=[stand.snapshot() for stand in stands],
         sealed=final.snapshot() if final else {},
+        claims=claims_of(row, stands, ramp.split_id if ramp else None),
         reason=approval.reason,
     )
     _move(promotion, server, approval.actor, approval.generation)
@@ -189,7 +191,7 @@ def _check_state(row: Candidate, approval: Approval) -> None:
         if state != Candidate.State.RAMPING:
             raise Refused(f"this candidate is {state.label.lower()} already")
         return
-    if state not in (Candidate.State.WAITING, Candidate.State.TAKEN_BACK, Candidate.State.STOPPED):
+    if state not in Candidate.UNDECIDED:
         raise Refused(f"this candidate is {state.label.lower()} already")
     last = last_ramp(row)
     if last is not None and not last.is_open and last.pk != approval.again:

@@ -16,9 +16,9 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import live_version, sealed_comparison
 from flywheel.promotions.api.suites import ToldOut
-from flywheel.promotions.candidacy import propose
+from flywheel.promotions.candidacy import call_harmless, never_events, propose
+from flywheel.promotions.claims.promotion_claims import shown_claims
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.never_events import call_harmless, never_events
 
 router = Router(tags=["promotions"])
 
@@ -79,6 +79,13 @@ class CandidateWithReport(CandidateOut):
     """SHA-256 of the report."""
     sealed: FinalOut | None
     """Null if its set has no sealed tasks."""
+    claims: dict[str, float]
+    """By signal, the share of the sessions that goes wrong at most once it is live: as promoted, or while it can be
+    approved, as a promotion would claim now. A ramp measures them anew."""
+
+    @staticmethod
+    def resolve_claims(row: Candidate) -> dict[str, float]:
+        return shown_claims(row)
 
     @staticmethod
     def resolve_sealed(row: Candidate) -> dict[str, Any] | None:
@@ -170,6 +177,9 @@ class PromotionOut(Schema):
     """Results on the agent's regression suites at that time; empty for a rollback or a first version."""
     sealed: FinalOut | None
     """Result on the sealed tasks at that time; null if the set had none."""
+    claims: dict[str, float]
+    """By signal, such as `unsafe` or `bucket:wrong_tool`, the share of the sessions that goes wrong at most while the
+    version is live; empty for a rollback or a first version."""
     reason: str = Field(alias="why")
     """Empty for a rollback without a reason so far."""
     unserved: str

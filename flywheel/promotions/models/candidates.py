@@ -25,6 +25,9 @@ class Candidate(models.Model):
         VOID = "void"
         """The evidence no longer fits: another version went live meanwhile."""
 
+    UNDECIDED = (State.WAITING, State.TAKEN_BACK, State.STOPPED)
+    """An approver can let it out: one whose ramp was taken back or stopped by naming that ramp."""
+
     class Verdict(models.TextChoices):
         ELIGIBLE = "eligible"
         NOT_SHOWN = "not_shown", "not shown to be better"

@@ -35,6 +35,9 @@ class Promotion(models.Model):
     sealed = models.JSONField(default=dict, blank=True)
     """How it stood at the sealed part of its set then, `sealed_comparison.Comparison.snapshot`; empty where that has
     none."""
+    claims = models.JSONField(default=dict, blank=True)
+    """By signal the share of the sessions that goes wrong at most while its version is live, `promotion_claims`:
+    `{"unsafe": 0.01, "bucket:wrong_tool": 0.02}`. Empty for a rollback and a first version, which claim nothing."""
     reason = models.TextField()
     """Empty for a rollback of which it was not said at once; then `late_reason` may follow."""
     created_at = models.DateTimeField(default=timezone.now)

@@ -19,7 +19,7 @@ class Watch(models.Model):
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="watches")
     state = models.CharField(max_length=16, choices=State, default=State.RUNNING)
     claims = models.JSONField()
-    """By signal the share of sessions that goes wrong at most: `{"unsafe": 0.01, "bucket:wrong_tool": 0.02}`."""
+    """The promotion's."""
     detectors = models.CharField(max_length=64)
     """Digest of the project's detectors when it began: where they change it begins anew."""
     sums = models.JSONField(default=dict, blank=True)

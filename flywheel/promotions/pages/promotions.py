@@ -19,6 +19,7 @@ from flywheel.edge.refusals import refusal_shown, show_at_field
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import sealed_comparison
+from flywheel.promotions.candidacy import call_harmless
 from flywheel.promotions.candidacy import propose as propose_candidate
 from flywheel.promotions.gate_policy import (
     change_policy,
@@ -29,7 +30,6 @@ from flywheel.promotions.gate_policy import (
 from flywheel.promotions.live_version import give_reason, last_ramp, make_first, promote, reject
 from flywheel.promotions.live_version import roll_back as roll_back_to
 from flywheel.promotions.models import Candidate, Policy, Promotion, Ramp
-from flywheel.promotions.never_events import call_harmless
 from flywheel.promotions.pages import summaries
 from flywheel.promotions.pages.forms import DecisionForm, PolicyForm, RollBackForm
 from flywheel.promotions.pages.ramp_context import earlier_ramp, open_ramps, ramps_of
@@ -40,8 +40,6 @@ from flywheel.promotions.ramps.ramp_proposals import live_traffic, proposed_plan
 LOG_SHOWN = 50
 RAMPS_SHOWN = 5
 REASON_MOST = 2000
-UNDECIDED = (Candidate.State.WAITING, Candidate.State.TAKEN_BACK, Candidate.State.STOPPED)
-"""A candidate whose ramp was taken back or stopped can be approved again, by naming that ramp."""
 
 
 @require_GET
@@ -298,5 +296,6 @@ def _decision_context(request: PageRequest, row: Candidate, form: DecisionForm) 
         barred = "You launched this candidate's run, so another approver must decide."
         if not Membership.objects.filter(project=request.project).exclude(user=request.actor.user).exists():
             barred += " You are the only member: add one under Settings."
-    earlier = earlier_ramp(row, last_ramp(row)) if row.state in UNDECIDED else None
-    return {**context, "form": form, "barred": barred, "earlier": earlier, "is_undecided": row.state in UNDECIDED}
+    is_undecided = row.state in Candidate.UNDECIDED
+    earlier = earlier_ramp(row, last_ramp(row)) if is_undecided else None
+    return {**context, "form": form, "barred": barred, "earlier": earlier, "is_undecided": is_undecided}

@@ -7,16 +7,14 @@ from django.urls import reverse
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
 from flywheel.core.evidence.gate.decision import Policy
-from flywheel.core.evidence.ramp.ramp_plan import BUCKET, SIGNALS
-from flywheel.core.text.number_words import percent
 from flywheel.environments.ledger import openings
 from flywheel.evals.pages.comparison_context import comparison_context
 from flywheel.promotions import sealed_comparison, suite_standings
+from flywheel.promotions.candidacy import never_events
+from flywheel.promotions.claims.promotion_claims import claim_words, shown_claims, signal_name
 from flywheel.promotions.models import Candidate, Promotion, Watch
-from flywheel.promotions.never_events import never_events
 from flywheel.promotions.pages.headline import headline
 from flywheel.training.models import FixTrial
-from flywheel.trajectories.annotations.project_buckets import name_of
 
 DEFAULT_RULES: dict[str, Any] = Policy().to_dict()
 """What a project decides by before anybody has written a policy down."""
@@ -46,14 +44,12 @@ def _watched(project: Project, watch: Watch | None) -> dict[str, Any] | None:
     """The claims of what is live in words, and those that broke."""
     if watch is None:
         return None
-    names = {
-        signal: name_of(project, signal.removeprefix(BUCKET)) if signal.startswith(BUCKET) else SIGNALS[signal].label
-        for signal in watch.claims
-    }
     return {
         "sessions": watch.sessions,
-        "claims": [f"{names[signal]} in at most {percent(claim)}" for signal, claim in watch.claims.items()],
-        "broken": [f"{names[signal]}, {found['did'] or 'found'}" for signal, found in watch.broken.items()],
+        "claims": claim_words(project, watch.claims),
+        "broken": [
+            f"{signal_name(project, signal)}, {found['did'] or 'found'}" for signal, found in watch.broken.items()
+        ],
     }
 
 
@@ -87,6 +83,7 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
         "rewards": row.report.get("rewards", []),
         "openings": openings(row.version_eval.task_set),
         "never_events": never_events(row),
+        "claims": claim_words(project, shown_claims(row, standings["stands"])),
         **standings,
         "final": final,
         "headline": said,

@@ -1,8 +1,6 @@
 """The watch after a promotion: does what was mended stay mended in the traffic that the live version answers?
 
-A claim is the largest share of sessions in which something is found: a bucket that the comparison calls better, unsafe
-actions, server errors. It comes from the candidate's own sessions in its ramp, or where there was none from those of
-the version before, of which half are promised. Evidence against it is summed up session by session
+The claims are the promotion's (`promotion_claims`). Evidence against each is summed up session by session
 (`claim_watch`); all claims of a promotion together alarm falsely after 20,000 sessions on average at the soonest.
 
 A bucket that breaks its claim is opened again, not confirmed yet. Unsafe actions and server errors bring the version
@@ -17,42 +15,33 @@ from statistics import fmean
 from typing import Any, Final
 
 from django.db import connection, transaction
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import NoticeEvent, Project
 from flywheel.accounts.notices import notify
-from flywheel.agents.models import Agent, SplitUnit
+from flywheel.agents.models import Agent
 from flywheel.core.detectors import DETECTORS
 from flywheel.core.detectors.standard_buckets import name_of
 from flywheel.core.digests import digest
 from flywheel.core.evidence.gate import decision
-from flywheel.core.evidence.ramp.ramp_plan import BUCKET, MOST_BUCKETS, SIGNALS
+from flywheel.core.evidence.ramp.ramp_plan import BUCKET, SIGNALS
 from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_definitions import every
-from flywheel.failures.models import DetectorSetting, Proposal, Recurrence
+from flywheel.failures.models import DetectorSetting, Recurrence
 from flywheel.failures.queues import intake
 from flywheel.promotions import live_version
+from flywheel.promotions.claims.session_results import COLUMNS, SURE, Read, buckets_of, calls_of, kinds_of, parts_of
 from flywheel.promotions.models import Promotion, Ramp, Watch, WatchedSession
-from flywheel.promotions.ramps.ramp_proposals import better_buckets
-from flywheel.promotions.ramps.session_results import COLUMNS, SURE, Read, buckets_of, calls_of, kinds_of, parts_of
 from flywheel.trajectories.models import Source, Trajectory
 
 log = logging.getLogger(__name__)
 
-LEAST: Final = {"unsafe": 0.01, "errors": 0.02}
-"""Claims are at least so large, or one bad hour would break them."""
-LEAST_OF_BUCKET: Final = 0.02
-MOST: Final = 0.5
-SLACK: Final = 2.0
-"""A claim is so many times what was measured of the version itself."""
-BEFORE = timedelta(days=14)
-"""Traffic of the version before from which a claim is made where there was no ramp."""
 QUIET = timedelta(seconds=120)
 """How long a session must be silent to count as over; after a ramp it is as the ramp's plan says."""
 WINDOW = timedelta(hours=1)
@@ -120,20 +109,11 @@ def follow(watch: Watch) -> None:
             _bring_back(row, signal)
 
 
-def claims_of(promotion: Promotion) -> dict[str, float]:
-    """By signal what is promised at most."""
-    candidate = promotion.candidate
-    better = better_buckets(candidate) if candidate else []
-    least = LEAST | {f"{BUCKET}{key}": LEAST_OF_BUCKET for key in better[:MOST_BUCKETS]}
-    known = _in_its_ramp(promotion) or _before(promotion, least)
-    return {signal: min(MOST, max(floor, known.get(signal, 0.0))) for signal, floor in least.items()}
-
-
 def _watch_of(agent: Agent) -> Watch | None:
     """The watch of the promotion by which its version is live; none where that was a rollback or the first, or while
     its ramp goes on with a holdback, whose test is causal."""
     newest = agent.promotions.order_by("-generation").select_related("candidate", "before").first()
-    if newest is None or newest.kind != Promotion.Kind.PROMOTE or newest.after_id != agent.live_id:
+    if newest is None or not newest.claims or newest.after_id != agent.live_id:
         return None
     if Ramp.objects.filter(promotion=newest, state__in=Ramp.OPEN).exists():
         return None
@@ -141,40 +121,10 @@ def _watch_of(agent: Agent) -> Watch | None:
     return known or Watch.objects.create(
         promotion=newest,
         agent=agent,
-        claims=claims_of(newest),
+        claims=newest.claims,
         detectors=_detectors(agent.project),
         read_to=max(newest.created_at, timezone.now() - WINDOW),
     )
-
-
-def _in_its_ramp(promotion: Promotion) -> dict[str, float]:
-    if not hasattr(promotion, "ramp"):
-        return {}
-    units = SplitUnit.objects.filter(split=promotion.ramp.split_id, number__isnull=False, is_candidate=True)
-    values: dict[str, list[float]] = defaultdict(list)
-    for parts in units.values_list("parts", flat=True):
-        for signal, part in parts.items():
-            if part is not None:
-                values[signal].append(part)
-    return {signal: SLACK * fmean(found) for signal, found in values.items()}
-
-
-def _before(promotion: Promotion, wanted: dict[str, float]) -> dict[str, float]:
-    """Half of what the version before did, by what counts in its sessions too."""
-    rows = Trajectory.objects.filter(
-        version=promotion.before_id, source=Source.PRODUCTION, started_at__gte=promotion.created_at - BEFORE
-    )
-    buckets = [signal for signal in wanted if signal.startswith(BUCKET)]
-    is_in = {}
-    for number, signal in enumerate(buckets):
-        kinds = kinds_of(promotion.agent.project_id, signal.removeprefix(BUCKET))
-        found = Proposal.objects.filter(trajectory=OuterRef("pk"), bucket__in=kinds, own_score__gte=SURE)
-        is_in[f"n{number}"] = Count("pk", Q(label_bucket__in=kinds) | Q(Exists(found), label=""))
-    counted = rows.aggregate(n=Count("pk"), **is_in)
-    return {
-        signal: counted[f"n{number}"] / counted["n"] / 2 if counted["n"] else 0.0
-        for number, signal in enumerate(buckets)
-    }
 
 
 def _detectors(project: Project) -> str:

@@ -23,7 +23,7 @@ from django.utils import timezone
 from flywheel.agents.models import Version
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE, Plan, Stage, with_buckets
 from flywheel.core.evidence.statistics.sequential.stage_reach import least_harm
-from flywheel.failures.buckets.bucket_definitions import every
+from flywheel.promotions.claims.promotion_claims import better_buckets
 from flywheel.promotions.models import Candidate
 from flywheel.trajectories.models import Label, Outcome, Source, Step, Trajectory
 
@@ -103,13 +103,6 @@ def proposed_plan(candidate: Candidate, traffic: LiveTraffic | None = None) -> P
     plan = replace(Plan(), limits={key: float(f"{limit:.4g}") for key, limit in limits.items() if limit})
     better = better_buckets(candidate)
     return with_buckets(plan, better) if better else plan
-
-
-def better_buckets(candidate: Candidate) -> list[str]:
-    """The project's categories that the comparison calls better."""
-    known = every(candidate.project)
-    slices = candidate.report["comparison"].get("slices") or []
-    return [row["name"] for row in slices if row["verdict"] == "better" and row["name"] in known]
 
 
 def reach_of(stage: Stage, plan: Plan, rate: float) -> float | None:

@@ -17,8 +17,8 @@ from flywheel.agents.models import Split, SplitUnit
 from flywheel.agents.splits.assignment_tokens import is_assignment
 from flywheel.core.evidence.ramp.ramp_plan import Plan
 from flywheel.failures.detectors import proposals
+from flywheel.promotions.claims.session_results import COLUMNS, UNSAFE, Read, buckets_of, calls_of, parts_of
 from flywheel.promotions.models import Ramp
-from flywheel.promotions.ramps.session_results import COLUMNS, UNSAFE, Read, buckets_of, calls_of, parts_of
 from flywheel.trajectories.formats.semantics.sent_attributes import ASSIGNMENT
 from flywheel.trajectories.models import Source
 

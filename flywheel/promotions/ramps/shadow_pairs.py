@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flywheel.core.detectors.standard_buckets import Context, detect
 from flywheel.core.traces import Message, Step, Trace, tooling
-from flywheel.promotions.ramps.session_results import INVALID, SURE, UNSAFE
+from flywheel.promotions.claims.session_results import INVALID, SURE, UNSAFE
 
 Tools = Sequence[Mapping[str, Any]]
 CALLERS_FAULT: Final = re.compile(r"(400|401|403|413|415|422): ")

@@ -87,20 +87,16 @@ def test_a_promotion_claims_what_it_mended_and_the_claim_comes_from_what_was_bef
     assert watch().claims == {"unsafe": 0.01, "errors": 0.02, f"bucket:{KEY}": 0.02}
 
 
-def test_half_of_what_the_version_before_did_is_claimed(build: Build, live: Promotion) -> None:
-    sure: dict[str, Any] = {"own_score": 0.9}
-    shown = [sure, sure, sure, {"label": "failure"}, {"own_score": 0.4}, *[{}] * 5]
-    for said in shown:
-        label = said.get("label", "")
-        row = build.trajectory(
-            version=live.before,
-            started_at=live.created_at - timedelta(days=1),
-            label=label,
-            label_bucket=KEY if label else "",
-        )
-        if "own_score" in said:
-            proposed(row, KEY, 0.6, **said)
-    assert claim_watching.claims_of(live)[f"bucket:{KEY}"] == 0.2
+def test_the_claims_that_were_approved_are_watched_whatever_is_found_of_the_version_before_later(
+    build: Build, candidate: Candidate, cast: Cast
+) -> None:
+    claims_better(candidate)
+    made = promote_anyway(candidate, cast)
+    for _ in range(4):
+        row = build.trajectory(version=made.before, started_at=made.created_at - timedelta(days=1))
+        proposed(row, KEY, 0.6, own_score=0.9)
+    claim_watching.look()
+    assert watch().claims == made.claims == {"unsafe": 0.01, "errors": 0.02, f"bucket:{KEY}": 0.02}
 
 
 def test_sessions_are_read_once_when_they_are_over_and_read(answered: Answered, live: Promotion) -> None:

@@ -30,7 +30,7 @@ def promoted(candidate: Candidate, cast: Cast) -> Promotion:
 
 def again(promotion: Promotion, cast: Cast) -> Promotion:
     """The same once more, as if by another candidate."""
-    row = Candidate.objects.get(promotion=promotion)
+    row = Candidate.objects.get(promotions=promotion)
     row.pk, row.policy = None, Policy.objects.create(project=cast.project, version=99, rules={}, created_by=cast.admin)
     row.save(force_insert=True)
     generation = Agent.objects.get(pk=row.agent_id).generation + 1

@@ -23,9 +23,9 @@ from flywheel.evals.models import EvalRun
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.models import Recurrence
 from flywheel.promotions.candidacy import propose
+from flywheel.promotions.claims.promotion_claims import better_buckets
 from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.ramps import ramp_evidence, ramp_moves
-from flywheel.promotions.ramps.ramp_proposals import better_buckets
 from flywheel.promotions.turns import stations, turn_bounds
 from workers.programs import story_playback
 from workers.programs.story_playback import SEED, approver, oracle, wait_until

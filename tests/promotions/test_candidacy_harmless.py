@@ -10,9 +10,8 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.refusals import Refused
-from flywheel.promotions.candidacy import propose
+from flywheel.promotions.candidacy import call_harmless, never_events, propose
 from flywheel.promotions.models import Candidate, Harmless
-from flywheel.promotions.never_events import call_harmless, never_events
 from tests.conftest import Build, Cast
 from tests.pages import page_of
 from tests.promotions.conftest import Evaluated, pair_of

@@ -94,13 +94,20 @@ def kinds_of(project: int, bucket: str) -> list[str]:
 
 def buckets_of(project: int, rows: Sequence[Read]) -> dict[int, set[str]]:
     """By trajectory the buckets found in it, with their families, and `invalid` where a call was."""
+    return buckets_found(project, [(row.pk, row.label, row.label_bucket) for row in rows])
+
+
+def buckets_found(project: int, rows: Iterable[tuple[int, str, str]]) -> dict[int, set[str]]:
+    """The same of trajectories as (key, label, the label's bucket)."""
     parents = dict(ProjectBucket.objects.filter(project=project).values_list("key", "parent"))
     found: dict[int, set[str]] = defaultdict(set)
-    labels = {row.pk: row for row in rows if row.label}
-    for row in labels.values():
-        if row.label == Label.FAILURE and row.label_bucket:
-            found[row.pk] |= {row.label_bucket, parents.get(row.label_bucket, row.label_bucket)}
-    proposals = Proposal.objects.filter(trajectory__in=[row.pk for row in rows], own_score__gte=SURE)
+    read, labels = [], set()
+    for pk, label, bucket in rows:
+        read.append(pk)
+        labels |= {pk} if label else set()
+        if label == Label.FAILURE and bucket:
+            found[pk] |= {bucket, parents.get(bucket, bucket)}
+    proposals = Proposal.objects.filter(trajectory__in=read, own_score__gte=SURE)
     for pk, bucket, detector in proposals.values_list("trajectory", "bucket", "detector"):
         found[pk] |= {"invalid"} if detector in INVALID else set()
         found[pk] |= {bucket, parents.get(bucket, bucket)} if pk not in labels else set()
