@@ -18,7 +18,7 @@ from flywheel.promotions import live_version, sealed_comparison
 from flywheel.promotions.api.suites import ToldOut
 from flywheel.promotions.candidacy import call_harmless, never_events, propose
 from flywheel.promotions.claims.promotion_claims import shown_claims
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.models import Candidate, Promotion, Watch
 
 router = Router(tags=["promotions"])
 
@@ -155,6 +155,24 @@ class ReasonIn(Body):
     reason: str
 
 
+class WatchOut(Schema):
+    """The watch of a promotion's claims on the traffic of its version."""
+
+    state: str
+    """`running`, or `over` (another version is live)."""
+    sessions: int
+    """Watched since `began_at`."""
+    began_at: datetime
+    changed_detectors: list[str]
+    """Detectors whose change made it begin anew at `began_at`; empty if it began with the promotion."""
+    broken: list[str]
+    """Signals whose claims broke, such as `bucket:wrong_tool`."""
+
+    @staticmethod
+    def resolve_broken(row: Watch) -> list[str]:
+        return sorted(row.broken)
+
+
 class PromotionOut(Schema):
     id: int
     agent: Ref
@@ -180,11 +198,17 @@ class PromotionOut(Schema):
     claims: dict[str, float]
     """By signal, such as `unsafe` or `bucket:wrong_tool`, the share of the sessions that goes wrong at most while the
     version is live; empty for a rollback or a first version."""
+    watch: WatchOut | None
+    """Null while it is not watched: a rollback, a first version, or one with a holdback."""
     reason: str = Field(alias="why")
     """Empty for a rollback without a reason so far."""
     unserved: str
     """For a new rollback, why no server runs the version; empty if one does."""
     created_at: datetime
+
+    @staticmethod
+    def resolve_watch(row: Promotion) -> Watch | None:
+        return getattr(row, "watch", None)
 
     @staticmethod
     def resolve_sealed(row: Promotion) -> dict[str, Any] | None:
@@ -262,7 +286,7 @@ def reject_candidate(request: HttpRequest, pk: int, body: RejectIn) -> Any:
 def list_promotions(request: HttpRequest, query: Query[ListQuery]) -> Any:
     """List every move of the live version in all agents, newest first: first versions, promotions and rollbacks."""
     rows = Promotion.objects.filter(agent__project=keyed(request).project).select_related(
-        "agent", "before__agent", "after__agent", "proposed_by", "approved_by"
+        "agent", "before__agent", "after__agent", "proposed_by", "approved_by", "late_reason", "watch"
     )
     return paginate(rows, query)
 

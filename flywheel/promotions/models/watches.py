@@ -20,8 +20,10 @@ class Watch(models.Model):
     state = models.CharField(max_length=16, choices=State, default=State.RUNNING)
     claims = models.JSONField()
     """The promotion's."""
-    detectors = models.CharField(max_length=64)
-    """Digest of the project's detectors when it began: where they change it begins anew."""
+    detector_settings = models.JSONField(default=dict)
+    """By detector `[is_on, bucket]` when it began: where they change it begins anew."""
+    changed_detectors = models.JSONField(default=list, blank=True)
+    """Those because of which it began anew at `began_at`; empty where it began with the promotion."""
     sums = models.JSONField(default=dict, blank=True)
     """By signal the state of its `ClaimWatch`."""
     sessions = models.PositiveIntegerField(default=0)

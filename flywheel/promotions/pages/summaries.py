@@ -46,6 +46,8 @@ def _watched(project: Project, watch: Watch | None) -> dict[str, Any] | None:
         return None
     return {
         "sessions": watch.sessions,
+        "began_at": watch.began_at,
+        "changed": watch.changed_detectors,
         "claims": claim_words(project, watch.claims),
         "broken": [
             f"{signal_name(project, signal)}, {found['did'] or 'found'}" for signal, found in watch.broken.items()

@@ -25,7 +25,6 @@ from flywheel.accounts.notices import notify
 from flywheel.agents.models import Agent
 from flywheel.core.detectors import DETECTORS
 from flywheel.core.detectors.standard_buckets import name_of
-from flywheel.core.digests import digest
 from flywheel.core.evidence.gate import decision
 from flywheel.core.evidence.ramp.ramp_plan import BUCKET, SIGNALS
 from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
@@ -89,7 +88,9 @@ def look() -> None:
 def follow(watch: Watch) -> None:
     """Read the sessions that are over since, and act where a claim breaks."""
     with transaction.atomic():
-        rows = Watch.objects.select_related("promotion__after__agent", "promotion__before", "agent__project")
+        rows = Watch.objects.select_related(
+            "promotion__after__agent", "promotion__before", "promotion__approved_by", "agent__project"
+        )
         row = rows.select_for_update(of=("self",), no_key=True, skip_locked=True).filter(pk=watch.pk).first()
         if row is None or row.state != Watch.State.RUNNING:
             return
@@ -122,21 +123,34 @@ def _watch_of(agent: Agent) -> Watch | None:
         promotion=newest,
         agent=agent,
         claims=newest.claims,
-        detectors=_detectors(agent.project),
+        detector_settings=_detectors(agent.project),
         read_to=max(newest.created_at, timezone.now() - WINDOW),
     )
 
 
-def _detectors(project: Project) -> str:
-    settings = DetectorSetting.objects.filter(project=project).order_by("detector")
-    said = settings.values_list("detector", "is_on", "bucket", "reads_all")
-    return digest({"known": sorted(DETECTORS), "settings": [list(row) for row in said]})
+def _detectors(project: Project) -> dict[str, list[Any]]:
+    """By detector whether it is on in the project, and the bucket that it proposes."""
+    said = {row.detector: [row.is_on, row.proposes] for row in DetectorSetting.objects.filter(project=project)}
+    return {name: said.get(name, [detector.is_on, detector.bucket]) for name, detector in DETECTORS.items()}
 
 
 def _begin_anew_where_detectors_changed(watch: Watch) -> None:
-    present = _detectors(watch.agent.project)
-    if present != watch.detectors:
-        watch.detectors, watch.sums, watch.sessions, watch.began_at = present, {}, 0, timezone.now()
+    """Count from 0 where another detector looks than before, and say so: the numbers would tell of two things."""
+    before, present = watch.detector_settings, _detectors(watch.agent.project)
+    if present == before:
+        return
+    watch.detector_settings = present
+    if not before:  # it began with a Flywheel that did not keep them
+        return
+    changed = sorted(name for name in present | before if present.get(name) != before.get(name))
+    Actor(watch.promotion.approved_by, through=f"the {watch}").record(
+        project=watch.agent.project,
+        action="promotions.watch_anew",
+        subject=f"{watch.agent} → {watch.promotion.after}",
+        reason=f"changed: {', '.join(changed)}",
+        sessions=watch.sessions,
+    )
+    watch.changed_detectors, watch.sums, watch.sessions, watch.began_at = changed, {}, 0, timezone.now()
 
 
 def _read(watch: Watch) -> list[tuple[str, list[Read], dict[str, float | None]]]:

@@ -4,24 +4,30 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Notice
+from flywheel.accounts.models import AuditEntry, Notice, User
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
 from flywheel.core.evidence.gate import decision
 from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.buckets import bucket_lifecycle
+from flywheel.failures.detectors.detector_settings import point, switch
 from flywheel.failures.models import DetectorSetting, Recurrence
 from flywheel.promotions.live_version import promote, roll_back
 from flywheel.promotions.models import Candidate, Policy, Promotion, Ramp, Watch
 from flywheel.promotions.ramps import claim_watching, ramp_moves
 from tests.conftest import Build, Cast, proposed
+from tests.pages import page_of
 
 KEY = "wrong_tool"
 Answered = Callable[..., None]
+Keys = Callable[..., dict[str, str]]
+SignIn = Callable[[User], Client]
 
 
 @pytest.fixture
@@ -203,6 +209,43 @@ def test_a_changed_detector_begins_it_anew(answered: Answered, cast: Cast) -> No
     claim_watching.look()
     assert watch().sessions == 2
     assert watch().sums[f"bucket:{KEY}"] == list(ClaimWatch(0.02).follow([0.0] * 2)[1].sums)
+    assert watch().changed_detectors == ["other_tool"]
+    told = AuditEntry.objects.get(action="promotions.watch_anew")
+    assert (told.reason, told.data, told.through) == ("changed: other_tool", {"sessions": 5}, f"the {watch()}")
+
+
+def test_that_it_began_anew_is_on_the_page_and_in_the_api(
+    answered: Answered, cast: Cast, sign_in: SignIn, key: Keys, client: Client
+) -> None:
+    answered(5)
+    claim_watching.look()
+    url = reverse("promotions:index", args=["acme"])
+    assert "restarted" not in page_of(sign_in(cast.viewer).get(url))
+    point(project=cast.project, actor=Actor(cast.builder), name="other_tool", bucket="unsafe_action")
+    claim_watching.look()
+    assert "other_tool changed" in page_of(sign_in(cast.viewer).get(url))
+    said = client.get("/api/v1/promotions", headers=key("read")).json()["items"][0]["watch"]
+    assert (said["state"], said["sessions"], said["changed_detectors"]) == ("running", 0, ["other_tool"])
+    first = watch().began_at
+    point(project=cast.project, actor=Actor(cast.builder), name="other_tool", bucket="")
+    claim_watching.look()
+    assert watch().began_at > first, "back to its own is a change as well"
+
+
+def test_a_setting_that_says_what_was_so_anyway_changes_nothing(answered: Answered, cast: Cast) -> None:
+    answered(5)
+    claim_watching.look()
+    switch(project=cast.project, actor=Actor(cast.builder), name="other_tool", is_on=True)
+    claim_watching.look()
+    assert (watch().sessions, watch().changed_detectors) == (5, [])
+
+
+def test_a_watch_that_kept_no_detectors_goes_on_with_the_present_ones(answered: Answered) -> None:
+    answered(5)
+    claim_watching.look()
+    Watch.objects.update(detector_settings={})
+    claim_watching.look()
+    assert (watch().sessions, watch().detector_settings["other_tool"]) == (5, [True, KEY])
 
 
 def test_old_sessions_are_forgotten_and_those_that_could_be_read_again_are_not(
