@@ -113,7 +113,7 @@ class RampChange(models.Model):
     """Empty where the judge made it."""
     reason = models.TextField()
     data = models.JSONField(default=dict, blank=True)
-    """Numbers of that moment: sessions by arm, wealth by signal."""
+    """`Ramp.finding` after it: why it is held, was taken back or stopped."""
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:

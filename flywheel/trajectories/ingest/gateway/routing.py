@@ -8,7 +8,7 @@ While a split of the agent holds there are two ways, one for each arm, and `chos
 
 What was found is remembered, and for five seconds a call does not wait for the database: it goes the known way, and
 another thread looks whether that still holds. So a revoked key is refused, and a promotion takes effect, within five
-seconds. A split is trusted for two, and never beyond its lease or without the database: then the live version answers
+seconds. A split is trusted for one, and never beyond its lease or without the database: then the live version answers
 everybody. For when the database cannot be asked at all the rest is remembered for longer.
 """
 
