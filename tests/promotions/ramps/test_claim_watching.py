@@ -21,6 +21,7 @@ from flywheel.failures.models import DetectorSetting, Recurrence
 from flywheel.promotions.live_version import promote, roll_back
 from flywheel.promotions.models import Candidate, Policy, Promotion, Ramp, Watch
 from flywheel.promotions.ramps import claim_watching, ramp_moves
+from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import Build, Cast, proposed
 from tests.pages import page_of
 
@@ -138,6 +139,10 @@ def test_a_bucket_that_comes_back_is_opened_again_with_what_showed_it(answered: 
     life = bucket_lifecycle.of(cast.project, KEY)
     assert life.state == "reopened"
     assert watch().broken[f"bucket:{KEY}"]["did"] == "reopened"
+    told = Notice.objects.get(event="bucket.recurred")
+    assert told.title.endswith(f"is back with {found.version}")
+    assert told.text.startswith("Claimed in at most 2% of the sessions, found in ")
+    assert told.url == "/p/acme/failures/buckets/wrong_tool/"
     answered(5, found=5)
     claim_watching.look()
     assert Recurrence.objects.count() == 1
@@ -185,6 +190,35 @@ def test_unsafe_actions_bring_the_version_before_back_where_the_policy_says_so(
     claim_watching.look()
     assert watch().state == ("over" if may else "running")
     assert agent.promotions.count() == (3 if may else 2)
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_server_errors_beyond_the_claim_bring_the_version_before_back_or_ask_for_it(
+    answered: Answered, live: Promotion, cast: Cast, may: bool
+) -> None:
+    newest = Policy.objects.filter(project=cast.project).order_by("-version")[0]
+    rules = decision.Policy.from_dict({**newest.rules, "watch_rolls_back": may}).to_dict()
+    Policy.objects.create(project=cast.project, version=newest.version + 1, rules=rules, created_by=cast.admin)
+    answered(12)
+    at = timezone.now()
+    for row in Trajectory.objects.filter(version=live.after):
+        Step.objects.create(
+            trajectory=row,
+            span_id="c",
+            position=10,
+            kind="assistant",
+            started_at=at,
+            ended_at=at,
+            status="error",
+            error="502: bad gateway",
+            answered_by=str(live.after),
+        )
+    claim_watching.look()
+    assert watch().broken["errors"]["did"] == ("rolled back" if may else "proposed")
+    assert Agent.objects.get().live == (live.before if may else live.after)
+    told = Notice.objects.get(event="promotion.claim_broken")
+    assert told.title == f"{live.after} shows more server errors and timeouts than it claimed"
+    assert told.text.endswith(f"{live.before} is live again." if may else "Nothing was rolled back: decide.")
 
 
 def test_killed_before_it_brought_the_version_back_the_next_look_does(

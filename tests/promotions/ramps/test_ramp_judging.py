@@ -68,6 +68,15 @@ def test_it_goes_to_the_next_stage_after_enough_sessions_and_finishes_by_proof(r
     assert Agent.objects.get(pk=ramp.agent_id).live_id == ramp.candidate.version_id
 
 
+def test_a_stage_with_enough_sessions_lasts_its_least_minutes(ramp: Ramp, met: Met) -> None:
+    stages = [{**stage, "minutes": 30.0} for stage in ramp.plan["stages"]]
+    Ramp.objects.filter(pk=ramp.pk).update(plan={**ramp.plan, "stages": stages})
+    sessions(met, 12, live=0.0, candidate=0.0, share=0.25)
+    for minutes, stage in ((29, 0), (31, 1)):
+        Ramp.objects.filter(pk=ramp.pk).update(stage_since=timezone.now() - timedelta(minutes=minutes))
+        assert looked(ramp).stage == stage
+
+
 def test_harm_takes_it_back_with_what_showed_it(ramp: Ramp, met: Met) -> None:
     sessions(met, 200, live=0.05, candidate=0.8, share=0.25)
     ramp = looked(ramp)

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
@@ -193,6 +194,20 @@ def test_people_are_told_of_a_stage_and_not_that_it_goes_on(candidate: Candidate
     ramp_moves.take_back(ramp=ramp, actor=Actor(cast.approver), reason="x", generation=ramp.generation)
     told = Notice.objects.filter(subject=str(ramp)).order_by("pk")
     assert list(told.values_list("event", flat=True)) == ["ramp.stage_reached", "ramp.held", "ramp.taken_back"]
+
+
+def test_people_are_told_that_it_finished(candidate: Candidate, cast: Cast) -> None:
+    ramp = running(candidate, cast)
+    ramp_moves.finish(ramp=ramp, actor=Actor(cast.approver), reason="fine", generation=ramp.generation)
+    told = Notice.objects.filter(subject=str(ramp)).order_by("-pk")[0]
+    assert (told.event, told.title) == ("ramp.finished", f"{candidate.version} is live for everybody")
+    assert (told.text, told.url) == ("fine", f"/p/acme/promotions/ramps/{ramp.pk}/")
+
+
+def test_a_version_whose_ramp_is_under_way_cannot_be_deleted(candidate: Candidate, cast: Cast) -> None:
+    running(candidate, cast)
+    with pytest.raises(ProtectedError, match=r"protected foreign keys: .*'Split.candidate'"):
+        candidate.version.delete()
 
 
 def test_an_agent_has_one_ramp_at_a_time(candidate: Candidate, cast: Cast) -> None:

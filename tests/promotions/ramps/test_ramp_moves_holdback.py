@@ -1,10 +1,12 @@
 """A holdback: the version is live, some sessions stay with the one before, and the ramp's test goes on."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Split
@@ -14,8 +16,8 @@ from flywheel.promotions.live_version import promote
 from flywheel.promotions.models import Candidate, Promotion, Ramp, Watch
 from flywheel.promotions.ramps import claim_watching, ramp_judging, ramp_moves
 from flywheel.promotions.ramps.ramp_words import standing_words
-from tests.conftest import Cast
-from tests.promotions.ramps.conftest import HELD
+from tests.conftest import Build, Cast
+from tests.promotions.ramps.conftest import HELD, met_in
 
 pytestmark = pytest.mark.django_db
 
@@ -63,6 +65,29 @@ def test_a_person_takes_it_back_if_nothing_changed_meanwhile(held: Ramp, cast: C
     assert Split.objects.get().share == 9500
     ramp_moves.take_back(ramp=held, actor=Actor(cast.approver), reason="complaints", generation=held.generation)
     assert (held.state, Agent.objects.get(pk=held.agent_id).live) == ("taken_back", held.candidate.baseline)
+
+
+def test_the_judge_ends_it_after_its_sessions_and_its_days_and_not_before(held: Ramp, build: Build) -> None:
+    plan = {**held.plan, "holdback": {"share": 500, "sessions": 3, "days": 2.0}}
+    Ramp.objects.filter(pk=held.pk).update(plan=plan)
+    met = met_in(build, held)
+    late = timezone.now() - timedelta(days=2, minutes=1)
+
+    def state(since: datetime) -> str:
+        Ramp.objects.filter(pk=held.pk).update(stage_since=since)
+        ramp_judging.look()
+        return str(Ramp.objects.get(pk=held.pk).state)
+
+    met(True)
+    met(False)
+    assert state(late) == "running", "too few sessions"
+    met(True)
+    assert state(timezone.now() - timedelta(days=1)) == "running", "too few days"
+    assert state(late) == "finished"
+    change = held.changes.order_by("-pk")[0]
+    assert (change.by, change.reason) == (None, "nothing was found in 3 sessions at 95%")
+    assert Split.objects.get().closed_at is not None
+    assert Agent.objects.get(pk=held.agent_id).live == held.candidate.version
 
 
 def taken_back(held: Ramp, cast: Cast) -> Candidate:

@@ -1,6 +1,7 @@
 """The self-tests of ramps; own weights and servers are fakes that answer with words for their version."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +13,11 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Notice, User
 from flywheel.agents import artifacts
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent, Split, Version
+from flywheel.agents.models import Shadow as ShadowBudget
 from flywheel.agents.weights import served_weights
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
+from flywheel.core.evidence.ramp.ramp_plan import Shadow
 from flywheel.promotions.candidacy import propose
 from flywheel.promotions.live_version import make_first
 from flywheel.promotions.models import Ramp, SelfTest
@@ -22,7 +25,7 @@ from flywheel.promotions.ramps import ramp_judging, ramp_moves, self_tests
 from tests.conftest import Build, Cast
 from tests.evals.fake import adapted
 from tests.promotions.conftest import evaluated_with
-from tests.promotions.ramps.conftest import PLAN
+from tests.promotions.ramps.conftest import PLAN, met_in
 from tests.workers.engines.test_engine_endpoints import Reply, completion, serving
 from workers.policies import ramp_self_tests
 from workers.tasks import self_test
@@ -174,6 +177,77 @@ def test_an_arm_that_answers_with_the_others_weights_holds_the_ramp_until_it_pas
     ramp = looked(ramp)
     assert (ramp.state, ramp.split.share) == ("holding", 5000), "who has met the candidate keeps it"
     assert "no such model" in ramp.finding["words"]
+
+
+def after_a_self_test(ramp: Ramp) -> Ramp:
+    """After a self-test, and the judge's look at it."""
+    self_test()
+    return looked(ramp)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("stage", "following"), [(0, ("running", 1)), (1, ("finished", 1))])
+def test_the_next_stage_and_the_end_wait_for_a_self_test_that_passes(
+    build: Build, ramp: Ramp, arms: Arms, stage: int, following: tuple[str, int]
+) -> None:
+    looked(ramp)
+    ramp = after_a_self_test(ramp)
+    Ramp.objects.filter(pk=ramp.pk).update(stage=stage, plan={**ramp.plan, "finish": "nothing_found"})
+    met = met_in(build, ramp)
+    Split.objects.update(share=ramp.rules.stages[stage].share)
+    for number in range(12):
+        met(number % 2 == 0)
+    before = SelfTest.objects.count()
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.stage, ramp.test_wanted_at is None) == ("running", stage, False)
+    assert (looked(ramp).stage, SelfTest.objects.count()) == (stage, before), "it waits, though another has passed"
+    ramp = after_a_self_test(ramp)
+    assert (ramp.state, ramp.stage, ramp.test_wanted_at) == (*following, None)
+
+
+@pytest.mark.django_db
+def test_a_self_test_that_fails_before_a_stage_holds_it_there(build: Build, ramp: Ramp, arms: Arms) -> None:
+    looked(ramp)
+    ramp = after_a_self_test(ramp)
+    met = met_in(build, ramp)
+    for number in range(12):
+        met(number % 4 == 0)
+    ramp = looked(ramp)
+    del arms.answers[names_of(ramp)[1]]
+    ramp = after_a_self_test(ramp)
+    assert (ramp.state, ramp.stage, ramp.split.share) == ("holding", 0, 2500)
+
+
+@pytest.mark.django_db
+def test_what_is_not_to_finish_any_more_asks_for_no_self_test(build: Build, ramp: Ramp) -> None:
+    looked(ramp)
+    ramp = after_a_self_test(ramp)
+    Ramp.objects.filter(pk=ramp.pk).update(stage=1, plan={**ramp.plan, "finish": "nothing_found"})
+    Split.objects.update(share=5000)
+    met = met_in(build, ramp)
+    for number in range(12):
+        met(number % 2 == 0)
+    assert looked(ramp).test_wanted_at is not None
+    Ramp.objects.filter(pk=ramp.pk).update(plan={**ramp.plan, "finish": "person"})
+    assert looked(ramp).test_wanted_at is None
+    assert after_a_self_test(ramp).state == "running"
+
+
+@pytest.mark.django_db
+def test_the_first_stage_after_a_shadow_waits_for_a_self_test(ramp: Ramp, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(PLAN, shadow=Shadow(sessions=1, minutes=1, calls=1))
+    Ramp.objects.filter(pk=ramp.pk).update(plan=plan.to_json(), stage=Ramp.SHADOWED)
+    ShadowBudget.objects.create(split=ramp.split, calls=1)
+    looked(ramp)
+    assert after_a_self_test(ramp).state == "shadow"
+    Ramp.objects.filter(pk=ramp.pk).update(
+        stage_since=timezone.now() - timedelta(minutes=2), finding={"accepted": [ramp_judging.OVER]}
+    )
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.test_wanted_at is None) == ("shadow", False)
+    assert looked(ramp).state == "shadow"
+    ramp = after_a_self_test(ramp)
+    assert (ramp.state, ramp.stage, ramp.split.share) == ("running", 0, 2500)
 
 
 @pytest.mark.django_db
