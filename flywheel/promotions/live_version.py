@@ -78,7 +78,7 @@ def go_live(candidate: Candidate, approval: Approval, server: tuple[str, str]) -
     Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
     row = _ROWS.select_for_update(of=("self",)).get(pk=candidate.pk)
     stands, final, against = _check(row, approval)
-    ramp = Ramp.objects.filter(pk=approval.ramp_pk).first()
+    ramp = Ramp.objects.get(pk=approval.ramp_pk) if approval.ramp_pk is not None else None
     promotion = Promotion(
         agent=row.agent,
         kind=Promotion.Kind.PROMOTE,
