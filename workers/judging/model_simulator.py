@@ -12,11 +12,11 @@ from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Engine
 from flywheel.core.envs.replay.model_stand_in import SCHEMA
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import WorldError, judge_prompts
+from workers.judging.call_report import CallReport
 from workers.judging.llm_judge import engine_of
 
 TOKENS = 4096
 """Of an answer."""
-COUNTS = ("requests", "tokens_in", "tokens_out")
 
 
 class ModelSimulator:
@@ -24,15 +24,10 @@ class ModelSimulator:
 
     def __init__(self, endpoints: Mapping[str, Mapping[str, Any]], report: Mapping[str, Any] | None = None) -> None:
         """`endpoints` by the names that settings have for them; `report` is what an earlier owner of the run left."""
-        before = report or {}
         self._endpoints = endpoints
         self._lock = threading.Lock()
         self._engines: dict[tuple[str, str], Engine] = {}
-        self._models: list[str] = list(before.get("models", ()))
-        self._counts: dict[str, int | None] = {key: before.get(key, 0) for key in COUNTS}
-        """Tokens are None once an answer came that does not tell them: no budget of tokens is kept by halves."""
-        self._cost_usd: float | None = before.get("cost_usd") if before else 0.0
-        """None once an answer came whose cost nobody knows."""
+        self._calls = CallReport(report)
 
     def __call__(self, settings: Mapping[str, Any], messages: Sequence[Message], seed: int) -> str:
         request = ChatRequest(tuple(messages), Sampling(temperature=0.0, max_tokens=TOKENS), seed, schema=SCHEMA)
@@ -50,12 +45,7 @@ class ModelSimulator:
     @property
     def report(self) -> dict[str, Any]:
         """Who answered, and what it took; empty while nothing was asked. JSON."""
-        with self._lock:
-            return (
-                {"models": list(self._models), **self._counts, "cost_usd": self._cost_usd}
-                if self._counts["requests"]
-                else {}
-            )
+        return self._calls.to_json()
 
     def _engine(self, settings: Mapping[str, Any]) -> Engine:
         key = (settings["endpoint"], settings["model"])
@@ -65,14 +55,7 @@ class ModelSimulator:
             return self._engines[key]
 
     def _count(self, response: ChatResponse) -> None:
-        with self._lock:
-            more = {"requests": 1, "tokens_in": response.tokens_in, "tokens_out": response.tokens_out}
-            for name, number in more.items():
-                known, taken = self._counts[name], 0 if response.error and number is None else number
-                self._counts[name] = None if known is None or taken is None else known + taken
-            if response.error:
-                return
-            before, paid = self._cost_usd, response.cost_usd
-            self._cost_usd = None if before is None or paid is None else before + paid
-            if (model := judge_prompts.plain(response.model)) not in self._models:
-                self._models.append(model)
+        if response.error:
+            self._calls.failed(response.tokens_in, response.tokens_out)
+        else:
+            self._calls.answered(response.model, response.tokens_in, response.tokens_out, response.cost_usd)

@@ -10,7 +10,7 @@ import pytest
 from flywheel.core.envs.policy_rollouts import Sampling
 from tests.workers.engines.test_engine_endpoints import Reply, serving
 from workers.engines.openai_engine import Failed
-from workers.engines.vllm_sampler import Question, Sampled, VllmSampler
+from workers.engines.vllm_sampler import Question, Read, Sampled, TokenReader, VllmSampler
 
 ASKED = Question([3, 4], Sampling(0.7, 1.0, 5), 11)
 
@@ -52,32 +52,6 @@ def test_it_asks_in_tokens_and_is_answered_in_tokens() -> None:
 def test_an_answer_that_could_not_be_learnt_from_is_none(reply: Reply, problem: str) -> None:
     with serving(lambda *_: reply) as server, pytest.raises(Failed, match=problem):
         sampler(server.url).sample("one", [ASKED])
-
-
-def test_it_tells_how_likely_given_tokens_are_and_of_the_prompt_nothing() -> None:
-    told = [None, {"4": {"logprob": -9.0}}, {"7": {"logprob": -0.5}}, {"8": {"logprob": -3.0}, "9": {"logprob": -0.25}}]
-    with serving(lambda body, _: chosen(body["prompt"], prompt_logprobs=told[: len(body["prompt"])])) as server:
-        assert sampler(server.url).score("one", [([3, 4], [7, 9]), ([3, 4], [7])]) == [[-0.5, -0.25], [-0.5]]
-    bodies = sorted(server.seen, key=lambda body: len(body["prompt"]))
-    assert [body["prompt"] for body in bodies] == [[3, 4, 7], [3, 4, 7, 9]]
-    assert {(body["model"], body["prompt_logprobs"], body["max_tokens"]) for body in bodies} == {("one", 0, 1)}
-
-
-@pytest.mark.parametrize(
-    ("reply", "problem"),
-    [
-        (said([3, 4, 7], [8], [-0.5]), "tells no log-probabilities of given tokens: KeyError"),
-        (chosen([3, 4, 7], prompt_logprobs=None), "tells no log-probabilities of given tokens: TypeError"),
-        (chosen([3, 4, 7], prompt_logprobs=[None, {"4": {"logprob": -1}}]), "log-probabilities of given tokens: Value"),
-        (chosen([3, 4, 7], prompt_logprobs=[None, None, {"9": {"logprob": -1}}]), "given tokens: KeyError"),
-        (chosen([3, 4, 7], prompt_logprobs=[None, None, {"7": {"logprob": math.nan}}]), "some .* are no numbers"),
-        (chosen([3, 4], prompt_logprobs=[None, None]), "asked in other tokens than it was given"),
-        (chosen([3, 4, 7], "two", prompt_logprobs=[]), "one was asked, and two answered"),
-    ],
-)
-def test_a_token_without_its_own_log_probability_has_none(reply: Reply, problem: str) -> None:
-    with serving(lambda *_: reply) as server, pytest.raises(Failed, match=problem):
-        sampler(server.url).score("one", [([3, 4], [7])])
 
 
 def test_a_name_that_the_server_forgot_is_loaded_again_once_for_all_that_ask(
@@ -126,3 +100,82 @@ def test_a_server_that_comes_back_is_waited_for_and_that_is_told() -> None:
         assert waiting.sample("one", [ASKED]) == [Sampled([7], [-0.5])]
     assert len(told) == 3
     assert "503" in told[0]
+
+
+TOLD: list[Any] = [
+    None,
+    {"4": {"logprob": -9.0, "decoded_token": "a"}},
+    {"7": {"logprob": -0.5}},
+    {"8": {"logprob": -3.0}, "9": {"logprob": -0.25, "decoded_token": 5}},
+]
+
+
+def completion(prompt: list[int], by: str = "one", **choice: Any) -> Reply:
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": 1}
+    return (
+        200,
+        {},
+        json.dumps({"model": by, "choices": [{"prompt_token_ids": prompt, **choice}], "usage": usage}).encode(),
+    )
+
+
+def told(*rows: Any, by: str = "one") -> Reply:
+    return completion([3, 4, 7], by, prompt_logprobs=[None, {"4": {"logprob": -1}}, *rows])
+
+
+def reader(url: str, **options: Any) -> TokenReader:
+    return TokenReader(url, "one", "key", **{"backoff_s": 0.001, "patience_s": 5, "timeout_s": 5} | options)
+
+
+def test_it_tells_how_likely_given_tokens_are_and_of_the_prompt_nothing() -> None:
+    with serving(lambda body, _: completion(body["prompt"], prompt_logprobs=TOLD[: len(body["prompt"])])) as server:
+        assert reader(server.url).score("one", [([3, 4], [7, 9]), ([3, 4], [7])]) == [[-0.5, -0.25], [-0.5]]
+    bodies = sorted(server.seen, key=lambda body: len(body["prompt"]))
+    assert [body["prompt"] for body in bodies] == [[3, 4, 7], [3, 4, 7, 9]]
+    assert {(body["model"], body["prompt_logprobs"], body["max_tokens"]) for body in bodies} == {("one", 0, 1)}
+    assert {body["_path"] for body in bodies} == {"/v1/completions"}
+
+
+def test_a_reading_has_the_servers_texts_and_what_it_took() -> None:
+    with serving(lambda body, _: completion(body["prompt"], prompt_logprobs=TOLD)) as server:
+        priced = reader(server.url, price_in=1.0, price_out=2.0)
+        assert priced.read("one", [3, 4, 7, 9]) == Read([-9.0, -0.5, -0.25], ["a", None, None], 4, 1, 6e-6)
+        assert reader(server.url).read("one", [3, 4, 7, 9]).cost_usd is None, "a price that nobody named is not 0"
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        ((200, {}, b'{"model": "one", "choices": [{"text": "hi"}]}'), "given tokens: KeyError.'prompt_logprobs'"),
+        ((200, {}, b"<html>"), "given tokens: JSONDecodeError"),
+        (completion([3, 4, 7], prompt_logprobs=None), "tells no log-probabilities of given tokens: TypeError"),
+        (told(), "log-probabilities of given tokens: Value"),
+        (told({"9": {"logprob": -1}}), "given tokens: KeyError"),
+        (told({"7": {"logprob": None}}), "given tokens: TypeError"),
+        (told({"7": {"logprob": math.nan}}), "some .* are no numbers"),
+        (told({"7": {"logprob": -9999.0}}), "some .* are no numbers"),
+        (told({"7": {"logprob": 0.5}}), "some .* are no numbers below 0"),
+        (completion([3, 5, 7], prompt_logprobs=TOLD[:3]), "asked in other tokens than it was given"),
+        (told({"7": {"logprob": -1}}, by="two"), "one was asked, and two answered"),
+    ],
+)
+def test_a_token_without_its_own_log_probability_has_none(reply: Reply, problem: str) -> None:
+    with serving(lambda *_: reply) as server, pytest.raises(Failed, match=problem):
+        reader(server.url).score("one", [([3, 4], [7])])
+
+
+@pytest.mark.parametrize(
+    ("rows", "room"),
+    [
+        ({"data": [{"id": "other"}, {"id": "one", "max_model_len": 512}]}, 512),
+        ({"data": [{"id": "one"}]}, None),
+        ({"data": "none"}, None),
+        ([], None),
+    ],
+)
+def test_the_room_is_what_the_server_says_of_the_model_if_anything(
+    rows: Any, room: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = reader("http://127.0.0.1:1/v1")
+    monkeypatch.setattr(asked, "_exchange", lambda *_: (json.dumps(rows).encode(), 0.0))
+    assert asked.most_tokens("one") == room
