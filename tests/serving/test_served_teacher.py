@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
@@ -16,6 +16,7 @@ from flywheel.evals.serving import loaded_adapters
 from tests.serving.test_rollouts import NOISE
 from tests.serving.test_vllm import engine, names, requests
 from tests.workers.trainers.cast import Directory, owned
+from workers.judging.hosted_teacher import HostedTeacher
 from workers.reference.build import POLICY
 from workers.trainers.objectives.served_teacher import ServedTeacher
 from workers.trainers.run import checkpoints
@@ -68,3 +69,22 @@ def test_it_tells_each_tokens_log_probability_as_the_trainer_has_it(
     assert (own - bare.gather(-1, ids[:, 12:, None])[..., 0]).abs().mean() > 0.1, "the adapter says other things"
     assert room == 4095, "the server says what it takes"
     assert teacher.name not in names()
+
+
+def test_its_base_behind_its_address_teaches_as_a_hosted_model(server: str) -> None:
+    """What the trainer proves and learns of a hosted teacher: texts by its own tokenizer, and log-probabilities."""
+    base = loaded_adapters.base_name(artifacts.digest_of(POLICY))
+    hosted = HostedTeacher("digest", {"kind": "openai", "base_url": f"{server}/v1", "model": base})
+    model = AutoModelForCausalLM.from_pretrained(POLICY)
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    tokens = list(range(0, model.config.vocab_size, 3))
+    read = hosted.read(tokens)
+    with torch.no_grad():
+        chances = model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    own = [float(chances[place, token]) for place, token in enumerate(tokens[1:])]
+    assert read.logprobs == pytest.approx(own, abs=NOISE)
+    written = [tokenizer.decode([token]) for token in tokens[1:]]
+    assert [text for text, mine in zip(read.texts, written, strict=True) if "\ufffd" not in mine] == [
+        mine for mine in written if "\ufffd" not in mine
+    ]
+    assert (read.tokens_in, read.tokens_out, hosted.room()) == (len(tokens), 1, 4095)

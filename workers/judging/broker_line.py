@@ -40,7 +40,7 @@ class Unanswered(RuntimeError):
     def __init__(self, problem: str, cause: str = "") -> None:
         super().__init__(problem)
         self.cause = cause
-        """One of `verifiers.CAUSES`; empty where who was asked did not answer in time."""
+        """One of `verifiers.CAUSES`, or `teacher`; empty where who was asked did not answer in time."""
 
 
 class BrokerLine:
@@ -101,10 +101,16 @@ def _line_at(path: str) -> BrokerLine:
     return BrokerLine(path)
 
 
+def line() -> BrokerLine | None:
+    """This process's line to its worker's broker; None where there is none."""
+    path = os.environ.get(VARIABLE)
+    return _line_at(path) if path else None
+
+
 def runners() -> Runners:
     """All that this process can play and judge with: its own sandbox, and the broker where its worker has one."""
-    path = os.environ.get(VARIABLE)
-    return runners_over(_line_at(path)) if path else attempt_verdicts.RUNNERS
+    found = line()
+    return runners_over(found) if found else attempt_verdicts.RUNNERS
 
 
 def runners_over(line: BrokerLine) -> Runners:
@@ -116,8 +122,8 @@ def runners_over(line: BrokerLine) -> Runners:
 
 def lost() -> str:
     """Why this process's broker answers nothing any more; empty where it does, or where there is none."""
-    path = os.environ.get(VARIABLE)
-    return _line_at(path).lost if path else ""
+    found = line()
+    return found.lost if found else ""
 
 
 def server_digest(server: Server, tools: Sequence[Mapping[str, Any]]) -> str:

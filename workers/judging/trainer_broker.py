@@ -2,8 +2,9 @@
 
 The trainer has neither, and asks over a Unix socket in a directory that only this user can enter (`broker_line`). The
 broker is no proxy. What may be asked is frozen when it starts: the judges, tool servers, simulators and gyms of the
-run's own environment versions, each found by the digest of its settings. An address, a key, a criterion or the name of
-a tool that is not among them is refused, whoever asks; the attempt is all that the trainer says itself.
+run's own environment versions, and its teacher, each found by the digest of its settings. An address, a key, a
+criterion or the name of a tool that is not among them is refused, whoever asks; the attempt is all that the trainer
+says itself.
 
 Questions are answered by a bounded number of threads, the others wait. What was paid for is settled before its answer
 goes out, so that whoever is killed then pays nothing twice. No Django: who answers, and who settles, is handed in.
@@ -37,6 +38,7 @@ from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.traces import Message, openai_messages
 from flywheel.core.verifiers import Gym, GymError, Runners, WorldError, judge_prompts
 from workers.judging.broker_line import MOST_BYTES, gym_digest, server_digest
+from workers.judging.hosted_teacher import HostedTeacher, TeacherError
 from workers.judging.llm_judge import Judge
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ PREFIX = "flywheel-broker-"
 """Of the directories with sockets."""
 NAME, ASIDE = "s", "n"
 """Of the socket, and of one that nobody listens to yet: short, as paths of sockets must be."""
-PAID = ("judge", "simulate")
+PAID = ("judge", "simulate", "read")
 """Questions whose answers somebody is paid for."""
 READ_S = 60.0
 """How long a question, or the taking of an answer, may take to come."""
@@ -72,14 +74,17 @@ class Broker:
         judges: Iterable[Mapping[str, Any]],
         settle: Callable[[], object] = lambda: None,
         counts: Mapping[str, int] | None = None,
+        teacher: HostedTeacher | None = None,
     ) -> None:
         """`judges`: the settings of the parts that are judges. The `runners` need a judge only where there are some.
-        `settle` keeps what was paid for so far; the `counts` begin at what an earlier owner has left."""
+        `teacher`: of the run, where somebody else serves it. `settle` keeps what was paid for so far; the `counts`
+        begin at what an earlier owner has left."""
         self._runners, self._settle = runners, settle
         self._judges = {judge_prompts.part_digest(settings): settings for settings in judges}
         self._servers: dict[str, tuple[Server, tuple[Mapping[str, Any], ...]]] = {}
         self._simulators: dict[str, Mapping[str, Any]] = {}
         self._gyms: dict[str, NemoGym] = {}
+        self._teachers = {teacher.digest: teacher} if teacher else {}
         for env in environments:
             for each in env.parts.values() if isinstance(env, Mixed) else (env,):
                 self._know(each)
@@ -90,6 +95,8 @@ class Broker:
             "gym_play": self._gym_play,
             "gym_why": self._gym_why,
             "gym_verify": self._gym_verify,
+            "read": self._read_tokens,
+            "room": self._room,
         }
         self._counts = Counter(counts or {})
         self._lock = threading.Lock()
@@ -231,6 +238,18 @@ class Broker:
             raise Refusal("a simulator is asked for the answer to a call and for nothing else")
         return self._runners.simulator(settings, said, _get(question, "seed", int))
 
+    def _read_tokens(self, question: Question) -> dict[str, Any]:
+        teacher: HostedTeacher = _frozen_one(self._teachers, question, "teacher", "teacher")
+        tokens = _get(question, "tokens", list)
+        if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in tokens):
+            raise Refusal("tokens: whole numbers are wanted")
+        found = teacher.read(tokens)
+        return {"logprobs": found.logprobs, "texts": found.texts}
+
+    def _room(self, question: Question) -> int | None:
+        teacher: HostedTeacher = _frozen_one(self._teachers, question, "teacher", "teacher")
+        return teacher.room()
+
     def _gym_play(self, question: Question) -> list[str] | None:
         gym, episode = self._gym(question)
         (found,) = gym.carry_out([episode])
@@ -281,6 +300,8 @@ def _problem(error: Exception) -> bytes:
             problem, cause = str(error), error.cause
         case GymError():
             problem, cause = str(error), "environment"
+        case TeacherError():
+            problem, cause = str(error), "teacher"
         case Refusal():
             problem, cause = f"the worker's broker refuses: {error}", "refused"
         case _:
@@ -292,7 +313,7 @@ def _problem(error: Exception) -> bytes:
 def _frozen_one(frozen: Mapping[str, Any], question: Question, name: str, words: str) -> Any:
     """The setting that this run has under the digest that is asked for. Raises Refusal."""
     if (found := frozen.get(_get(question, name, str))) is None:
-        raise Refusal(f"the {words} that is asked is none of this run's environments")
+        raise Refusal(f"the {words} that is asked is none of this run's")
     return found
 
 

@@ -35,8 +35,9 @@ def train(run: Run) -> None:
         trainer = partial(TurnTrainer, discount=settings["discount"], weight=settings.get("step_weight", 1.0))
     with ExitStack() as stack:
         served = None
-        if run.spec.teacher is not None:
-            served = stack.enter_context(closing(ServedTeacher(run))) if run.spec.teacher.served_base else None
+        if (taught := run.spec.teacher) is not None:
+            is_served = taught.served_base or taught.hosted
+            served = stack.enter_context(closing(ServedTeacher(run))) if is_served else None
             trainer = partial(DistillationTrainer, teacher=served or trained_policy.teacher(run))
         online_tasks.train(run, trainer, env, data, served)
 

@@ -51,6 +51,8 @@ VLLM: Final = "vllm"
 """The value of `rollouts` with which the installation's server samples the attempts."""
 COLOCATE: Final = "colocate"
 """The value of `rollouts` with which a server of the run's own samples them."""
+ENDPOINT: Final = "endpoint"
+"""The value of `teacher_from` with which somebody else's server tells a teacher's probabilities."""
 
 MODES: Final = {"full": "all weights", "lora": "LoRA", "qlora": "QLoRA"}
 """Ways to tune weights: all of them, an adapter on the base, or an adapter on the base in 4 bits."""
@@ -284,10 +286,11 @@ def _check_together(values: Mapping[str, Any]) -> None:
         )
     _check_steps(values)
     _check_served(values)
-    if values.get("teacher_from") == VLLM and values["temperature"] != 1.0:
+    place = values.get("teacher_from")
+    if place in (VLLM, ENDPOINT) and values["temperature"] != 1.0:
         raise FieldError(
-            f"{values['temperature']!r} does not go with teacher_from vllm, which gives probabilities of given tokens "
-            "at temperature 1 only; expected 1.0",
+            f"{values['temperature']!r} does not go with teacher_from {place}, which gives probabilities of given "
+            "tokens at temperature 1 only; expected 1.0",
             field="temperature",
         )
     if values["epsilon_high"] < values["epsilon"]:

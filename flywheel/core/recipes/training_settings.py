@@ -205,9 +205,10 @@ _ROWS = [
     ),
     Setting(
         "teacher_from", str, "trainer",
-        "Where the teacher runs: in the trainer's own process, or on this installation's vLLM server, so that the "
-        "trainer needs no memory for it. The result is the same. On vLLM the temperature must be 1.",
-        algorithms=_DISTILLED, choices=("trainer", "vllm"),
+        "Where the teacher runs: in the trainer's own process; on this installation's vLLM server, so that the trainer "
+        "needs no memory for it; or, for a hosted model, at its own endpoint, which must give the log-probabilities of "
+        "a prompt's tokens. The result is the same. On vLLM and at an endpoint the temperature must be 1.",
+        algorithms=_DISTILLED, choices=("trainer", "vllm", "endpoint"),
     ),
     Setting(
         "execution", str, "sync",

@@ -75,8 +75,8 @@ class RunOut(Schema):
     budget: dict[str, float]
     outside_calls: dict[str, Any]
     """What its worker asks others for it: `expected`, the most `attempts`, `judgements` and `usd` by the forecast at
-    launch; `judges` and `simulator`, what they have answered and cost; `questions`, their number by kind. Empty if it
-    asks nobody."""
+    launch, and of a hosted `teacher` the `questions`, `tokens` and `usd`, null where not known; `judges`, `simulator`
+    and `teacher`, what they have answered and cost; `questions`, their number by kind. Empty if it asks nobody."""
     device_hour: float | None
     """Dollars of a device-hour, as the project had them at launch."""
     spec_digest: str

@@ -37,6 +37,11 @@ def refuse_cluster(
             "trainer",
             field="settings.device",
         )
+    if settings.get("teacher_from") == recipes.ENDPOINT:
+        raise Refused(
+            "its teacher is asked by the worker, which a job on a Ray cluster does not reach; train on another device",
+            field="settings.device",
+        )
     if expected_questions(algorithm, settings, task_sets, None, recipe):
         raise Refused(
             "its judges and tool servers are asked by the worker, which a job on a Ray cluster does not reach; train "

@@ -3,9 +3,9 @@ them.
 
 A run that has spent one saves and stops, as if it were cancelled, and says so. All are of the whole run, so it is
 resumed with a greater budget or with none. Minutes are of steps, evaluations and validations: loading, waiting and
-pauses are free. Device-hours are these of each process. Dollars are those of judges and of models that stand in for
-tools, where the step under way is still judged, and an estimate of its devices: their hours at the price that the
-project had at launch. A budget is no part of the spec: it says when a run stops, not what it learns.
+pauses are free. Device-hours are these of each process. Dollars are those of judges, of models that stand in for tools
+and of a hosted teacher, where the step under way is still judged, and an estimate of its devices: their hours at the
+price that the project had at launch. A budget is no part of the spec: it says when a run stops, not what it learns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ from flywheel.edge.schema_form import json_or_text
 from flywheel.environments.models import RewardRecipe, TaskSet
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.runs import run_budget
+from flywheel.training.launch import teacher_choice
 from flywheel.training.models import TrainingRun
 
 UNITS: Final[Mapping[str, type]] = {"minutes": float, "device_hours": float, "usd": float, "tokens": int}
@@ -40,20 +41,24 @@ def check_dollars(
     task_sets: Sequence[TaskSet],
     device_hour: float | None,
     recipe: RewardRecipe | None = None,
+    unpriced_teacher: str | None = None,
 ) -> None:
     """Raise Refused for a limit of dollars that cannot be kept: nobody is paid and a device-hour has no price, or
-    nobody knows what somebody takes."""
+    nobody knows what somebody takes. `unpriced_teacher`: why that is so of a hosted teacher, empty where it is known;
+    None where none is asked."""
     if "usd" not in budget:
         return
     versions = [task_set.environment_version for task_set in task_sets]
     asking = [(each.config, each.verifier) for each in versions] + ([({}, recipe.spec)] if recipe else [])
     is_paid = any(rubric.judges(spec) or stand_ins.simulator_of(config) for config, spec in asking)
-    if not is_paid and device_hour is None:
+    if not is_paid and unpriced_teacher is None and device_hour is None:
         problem = "nobody is paid in this run, and a device-hour has no price under Settings › Prices"
         raise Refused(f"{problem}; limit minutes or tokens", field="budget.usd")
     for config, spec in asking:
         if unpriced := judge_endpoints.unpriced(task_sets[0].project, config, spec):
             raise Refused(f"{unpriced}; or limit minutes or tokens", field="budget.usd")
+    if unpriced_teacher:
+        raise Refused(f"{unpriced_teacher}; or limit minutes or tokens", field="budget.usd")
 
 
 def read(texts: Mapping[str, str | None]) -> dict[str, float]:
@@ -79,8 +84,9 @@ def spent(run: TrainingRun) -> str:
 
 
 def paid_by(run: TrainingRun) -> float | None:
-    """Dollars that its judges and its simulator took; None where an answer does not say."""
-    rows = [*run.outside_calls.get("judges", {}).values(), *filter(None, [run.outside_calls.get("simulator")])]
+    """Dollars that its judges, its simulator and its hosted teacher took; None where an answer does not say."""
+    models = (run.outside_calls.get(name) for name in ("simulator", "teacher"))
+    rows = [*run.outside_calls.get("judges", {}).values(), *filter(None, models)]
     return run_budget.sum_of(rows).usd
 
 
@@ -94,7 +100,8 @@ def resume(run: TrainingRun, actor: Actor, budget: Mapping[str, Any] | None = No
         if budget is not None:
             run.device_hour = model_prices.hour_of(run.project_id) if run.device_hour is None else run.device_hour
             run.budget = check(budget)
-            check_dollars(run.budget, run.task_sets, run.device_hour, run.reward_recipe)
+            unpriced = teacher_choice.unpriced(run.teacher, run.settings)
+            check_dollars(run.budget, run.task_sets, run.device_hour, run.reward_recipe, unpriced)
             run.save(update_fields=["budget", "device_hour"])
         if words := spent(run):
             raise Refused(f"{words}; resume it with a greater budget, or with none", field="budget")

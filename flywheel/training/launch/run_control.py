@@ -23,9 +23,15 @@ from flywheel.environments.versions.reward_recipes import check_goes_with
 from flywheel.evals.models import EvalRun
 from flywheel.evals.serving import loaded_adapters
 from flywheel.training.datasets import dataset_builder
-from flywheel.training.launch import device_choice, launch_estimate, leak_refusals, reward_lock, run_budgets
+from flywheel.training.launch import (
+    device_choice,
+    launch_estimate,
+    leak_refusals,
+    reward_lock,
+    run_budgets,
+    teacher_choice,
+)
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for
-from flywheel.training.launch.teacher_choice import check_teacher
 from flywheel.training.models import Dataset, PipelineStage, Recommendation, TrainingRun
 
 MAX_SEED = 2**31 - 1
@@ -109,6 +115,9 @@ def submit(
     weights = check_environment_weights(request, dataset)
     content = {"algorithm": request.algorithm, **digests, **frozen}
     content |= {"environment_weights": weights} if weights else {}
+    forecast = launch_estimate.frozen_forecast(
+        base, request.algorithm, chosen["settings"], chosen["tuning"], dataset, task_set, request.teacher
+    )
     return TrainingRun.submit(
         key=request.key,
         actor=actor,
@@ -124,10 +133,8 @@ def submit(
         environment_weights=weights,
         algorithm=request.algorithm,
         spec_digest=digest(content),
-        forecast=launch_estimate.frozen_forecast(
-            base, request.algorithm, chosen["settings"], chosen["tuning"], dataset, task_set, request.teacher
-        ),
-        outside_calls=_expected(request, chosen, dataset.task_sets or [task_set]),
+        forecast=forecast,
+        outside_calls=_expected(request, chosen, dataset.task_sets or [task_set], forecast.get("longest")),
         total=chosen["settings"]["steps"],
         sweep=sweep,
         stage=request.stage,
@@ -151,11 +158,12 @@ def check_choices(request: LaunchRequest) -> dict[str, Any]:
     algorithm = recipes.ALGORITHMS[request.algorithm]
     base, task_set, seed = request.base, request.task_set, request.seed
     baseline = _check_base(algorithm, base, task_set)
-    check_teacher(algorithm, base, request.teacher, is_moved=request.follows)
+    teacher_choice.check_teacher(algorithm, base, request.teacher, is_moved=request.follows)
     task_sets = (request.dataset and request.dataset.task_sets) or [task_set]
     _refuse_benchmarks(algorithm, task_sets)
     tuning = check_tuning(request.tuning or {"mode": usual_mode(base)})
     settings = check_settings(algorithm, base, tuning, request.settings)
+    teacher_choice.check_place(request.teacher, settings)
     if recipes.samples_elsewhere(settings):
         _refuse_untaken(tuning, settings)
     if settings.get("rollouts") == recipes.VLLM:
@@ -218,7 +226,9 @@ def find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor
     sets = dataset.task_sets or [task_set]
     _check_recipe(algorithm, sets, request.reward)
     _refuse_silence(algorithm, sets)
-    run_budgets.check_dollars(request.budget, sets, model_prices.hour_of(task_set.project_id), request.reward)
+    unpriced = teacher_choice.unpriced(request.teacher, request.settings)
+    device_hour = model_prices.hour_of(task_set.project_id)
+    run_budgets.check_dollars(request.budget, sets, device_hour, request.reward, unpriced)
     return dataset
 
 
@@ -261,11 +271,18 @@ def check_environment_weights(request: LaunchRequest, dataset: Dataset) -> dict[
         raise Refused(error.problem, field=error.field) from error
 
 
-def _expected(request: LaunchRequest, chosen: dict[str, Any], task_sets: Sequence[TaskSet]) -> dict[str, Any]:
-    found = launch_estimate.expected_questions(
-        request.algorithm, chosen["settings"], task_sets, chosen["baseline"], request.reward
+def _expected(
+    request: LaunchRequest, chosen: dict[str, Any], task_sets: Sequence[TaskSet], prompt: int | None
+) -> dict[str, Any]:
+    """Forecast the questions of the run to others. `prompt`: tokens of the longest prompt, where that is known."""
+    settings = chosen["settings"]
+    asked = launch_estimate.expected_questions(
+        request.algorithm, settings, task_sets, chosen["baseline"], request.reward
     )
-    return {"expected": found.to_json()} if found else {}
+    found = asked.to_json() if asked else {}
+    if readings := teacher_choice.expected_readings(request.teacher, settings, prompt, task_sets):
+        found["teacher"] = readings.to_json()
+    return {"expected": found} if found else {}
 
 
 def parameters_of(version: Version) -> int | None:

@@ -50,9 +50,9 @@ class TrainingRun(Job):
     """The peak memory and the time of a step as they were forecast at launch (`launch_estimate.expected`); empty where
     they were not known."""
     outside_calls = models.JSONField(default=dict, blank=True)
-    """What it asks of others while it trains: `{"expected", "judges", "simulator", "questions"}`. `expected` is the
-    most by the forecast at launch, judges and simulator report as in evals, and `questions` counts by kind. Empty where
-    it asks nobody."""
+    """What it asks of others while it trains: `{"expected", "judges", "simulator", "teacher", "questions"}`. `expected`
+    is the most by the forecast at launch, judges and simulator report as in evals, a hosted teacher as the simulator,
+    and `questions` counts by kind. Empty where it asks nobody."""
     machine = models.JSONField(default=dict, blank=True)
     """What its trainer told of its device: `{"kind", "name", "memory"}`; empty until then."""
     sweep = models.UUIDField(null=True, blank=True, db_index=True)

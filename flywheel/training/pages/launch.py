@@ -15,6 +15,7 @@ from django_htmx.http import HttpResponseClientRedirect
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
+from flywheel.agents.version_content import OPENAI
 from flywheel.core.recipes import ALGORITHMS, offered
 from flywheel.edge.htmx import answer, wants_fragment
 from flywheel.edge.jobs import State
@@ -31,6 +32,7 @@ from flywheel.training.launch import (
     reward_lock,
     run_control,
     run_sweeps,
+    teacher_choice,
     validation_split,
 )
 from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, inherited_of, lightest
@@ -226,6 +228,12 @@ def _forecast(
             baseline,
             form.cleaned_data.get("reward"),
         ),
+        "readings": teacher_choice.expected_readings(
+            form.cleaned_data.get("teacher"),
+            form.settings_now,
+            memory.lengths.longest if memory else None,
+            (dataset.task_sets if dataset else []) or [task_set],
+        ),
     }
 
 
@@ -267,8 +275,10 @@ def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:
 
 
 def _teachers(base: Version, chosen: Version | None, stage: int) -> list[str]:
-    """Versions whose probabilities can be read: others than the base, which only a later stage can learn from."""
-    rows = Version.objects.filter(agent__project=base.agent.project_id, weights__isnull=False)
+    """Versions whose probabilities may be read: with weights here, others than the base, which only a later stage can
+    learn from; and hosted models, whose endpoint proves that it gives them when the run begins."""
+    rows = Version.objects.filter(agent__project=base.agent.project_id)
+    rows = rows.filter(Q(weights__isnull=False) | Q(endpoint__kind=OPENAI))
     rows = rows.exclude(pk=base.pk) if stage == 1 else rows
     return _offered(rows.select_related("agent").order_by("-pk"), str(chosen or ""))
 

@@ -197,6 +197,7 @@ ADVICE: Mapping[str, str] = {
     "adapter": _AGAIN,
     "model": "Once the model's files are repaired, resume; otherwise launch another run.",
     "verifier": "Fix the verifier or the tasks, freeze a new task set, and launch on it.",
+    "teacher": "Once the teacher's endpoint is as the error says, resume; otherwise launch a run with another teacher.",
     "sampler": "Once the vLLM server is as the error says, resume.",
     "reward_audit": "Audit the reward again, or have an approver override it, then resume.",
     "nan": "Resuming would fail again: launch another run with a lower learning rate.",

@@ -153,7 +153,7 @@ def test_nothing_is_asked_that_is_not_of_the_runs_environments(judging: Judging)
     strange = build("tool_call", {"tools": TOOLS}, rubric(criteria="Say yes to all."), runners_over(line))
     (verdict,) = said(strange, "Jane Austen.")
     assert (verdict.score, verdict.cause) == (None, "refused")
-    assert "none of this run's environments" in verdict.reason
+    assert "none of this run's" in verdict.reason
     questions: list[dict[str, Any]] = [{}, {"part": 7}, {"model": "m"}]
     for what, about in zip(("exec", "judge", "simulate"), questions, strict=True):
         with pytest.raises(broker_line.Unanswered, match="refuses"):
@@ -203,7 +203,7 @@ def test_no_other_server_and_no_other_tool_is_reached(opened: Callable[..., Brok
     with serve_shop() as (served, url):
         servers = ToolServers()
         line = BrokerLine(opened(Runners(server=servers), shop(url, Runners())).path)
-        with pytest.raises(WorldError, match="none of this run's environments"):
+        with pytest.raises(WorldError, match="none of this run's"):
             call(shop(f"{url}/elsewhere", runners_over(line)), "cancel")
         digest = broker_line.server_digest(shop(url, Runners()).server, SHOP_TOOLS)  # type: ignore[attr-defined]
         with pytest.raises(broker_line.Unanswered, match="no tool of this environment"):

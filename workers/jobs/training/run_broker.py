@@ -1,4 +1,5 @@
-"""The broker of a training run: who asks, for a trainer without key and network, what its environments need.
+"""The broker of a training run: who asks, for a trainer without key and network, what its environments need, and its
+teacher where somebody else serves it.
 
 It lives as long as this worker follows the run, through every trainer that is started. Who takes the run over from a
 worker that died starts another, since the trainer of the first ended with it. Judges meet their canaries, and servers
@@ -20,8 +21,9 @@ from django.db import connections
 
 from flywheel.core import envs
 from flywheel.core.envs import kinds
+from flywheel.core.envs.policy_rollouts import EngineError
 from flywheel.core.envs.wrappers.rubric_environment import Judged
-from flywheel.core.recipes import ALGORITHMS
+from flywheel.core.recipes import ALGORITHMS, ENDPOINT
 from flywheel.core.verifiers import GymError, Runners, Verdict, WorldError, rubric
 from flywheel.core.verifiers.rubric import Part
 from flywheel.edge.jobs import Lease, State
@@ -31,9 +33,12 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.training.models import TrainingRun
 from workers.jobs.training.trainer_process import TrainingFailed
 from workers.judging import attempt_verdicts, project_judges
+from workers.judging.hosted_teacher import HostedTeacher
 from workers.judging.llm_judge import Judge, JudgeError
 from workers.judging.model_simulator import ModelSimulator
 from workers.judging.trainer_broker import Broker
+from workers.policies.answer_prices import with_price
+from workers.policies.endpoint_keys import with_key
 from workers.worlds import gym_sessions
 
 T = TypeVar("T")
@@ -43,22 +48,26 @@ T = TypeVar("T")
 def broker_of(lease: Lease, run: TrainingRun) -> Iterator["RunBroker | None"]:
     """The run's broker, who is there; None where nothing is asked elsewhere. Raises TrainingFailed where the run would
     learn from what cannot be asked."""
-    judges = judges_of(run)
-    if not judges and not any(_needs(task_set) & kinds.OUTSIDE for task_set in run.task_sets):
+    judges, hosted = judges_of(run), run.settings.get("teacher_from") == ENDPOINT
+    if not judges and not hosted and not any(_needs(task_set) & kinds.OUTSIDE for task_set in run.task_sets):
         yield None
         return
+    teacher = _teacher_of(run) if hosted else None
     aside = _Aside()
     judge = _judge_of(run, judges, aside)
     report = run.outside_calls.get("simulator")
     runners = replace(project_judges.runners(run.project, {}, simulated=report, lease=lease), judge=judge)
-    account = _Account(lease, run, judge, runners, aside)
+    account = _Account(lease, run, judge, runners, aside, teacher)
     try:
         broker = None
         if _is_there(lease, run, runners):
-            account.broker = _broker(run, runners, [part.settings for _, part in judges.values()], account.settle)
+            parts = [part.settings for _, part in judges.values()]
+            account.broker = _broker(run, runners, parts, account.settle, teacher)
             broker = RunBroker(account.broker, judge, account, ALGORITHMS[run.algorithm].practises)
         yield broker
     finally:
+        if teacher is not None:
+            teacher.close()
         if account.broker is not None:
             account.broker.close()
         if lease.job.state == State.RUNNING and not lease.lost:
@@ -70,6 +79,16 @@ def _judge_of(run: TrainingRun, judges: Mapping[str, tuple[str, Part]], aside: "
     names = {digest: name for name, (digest, _) in judges.items()}
     memory = _Memory(aside, judge_endpoints.Memory(run.project))
     return Judge(project_judges.endpoints_of(run.project), names, run.outside_calls.get("judges"), memory)
+
+
+def _teacher_of(run: TrainingRun) -> HostedTeacher:
+    """The run's teacher at its endpoint, with the project's key and prices. Raises TrainingFailed."""
+    assert run.teacher is not None
+    try:
+        endpoint = with_price(with_key(run.teacher.endpoint, run.project_id), run.project_id)
+        return HostedTeacher(run.teacher.digest, endpoint, run.outside_calls.get("teacher"))
+    except EngineError as error:
+        raise TrainingFailed("teacher", f"{run.teacher} cannot be asked: {error}") from error
 
 
 def judges_of(run: TrainingRun) -> dict[str, tuple[str, Part]]:
@@ -99,10 +118,15 @@ def _is_there(lease: Lease, run: TrainingRun, runners: Runners) -> bool:
 
 
 def _broker(
-    run: TrainingRun, runners: Runners, parts: Iterable[Mapping[str, Any]], settle: Callable[[], object]
+    run: TrainingRun,
+    runners: Runners,
+    parts: Iterable[Mapping[str, Any]],
+    settle: Callable[[], object],
+    teacher: HostedTeacher | None,
 ) -> Broker:
+    counts = run.outside_calls.get("questions")
     try:
-        return Broker(runners, map(_environment, run.task_sets), parts, settle, run.outside_calls.get("questions"))
+        return Broker(runners, map(_environment, run.task_sets), parts, settle, counts, teacher)
     except OSError as error:
         raise TrainingFailed("broker", f"no socket can be opened for what the run asks: {error}") from error
 
@@ -125,6 +149,8 @@ class RunBroker:
         if not self._broker.is_alive:
             raise TrainingFailed("broker", f"the broker at {self.path} is gone; resume the run")
         self._account.settle()
+        for words in self._account.waits():
+            lease.log(words, "warning")
         if void := "; ".join(self._judge.void.values()):
             if self._learns:
                 raise TrainingFailed("canary", void)
@@ -137,8 +163,17 @@ class RunBroker:
 class _Account:
     """Answers to a run and what they took, kept in one step: after a kill neither is there without the other."""
 
-    def __init__(self, lease: Lease, run: TrainingRun, judge: Judge, runners: Runners, aside: "_Aside") -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        run: TrainingRun,
+        judge: Judge,
+        runners: Runners,
+        aside: "_Aside",
+        teacher: HostedTeacher | None,
+    ) -> None:
         self._lease, self._run, self._judge, self._runners, self._aside = lease, run, judge, runners, aside
+        self._teacher = teacher
         self._seen: Mapping[str, Any] = {}
         self.broker: Broker | None = None
         """Who counts the questions, once there is one."""
@@ -152,6 +187,10 @@ class _Account:
         """Whether more was kept since this was asked last."""
         before, self._seen = self._seen, self._run.outside_calls
         return before is not self._seen
+
+    def waits(self) -> list[str]:
+        """The spells in which the teacher was waited for since this was asked last."""
+        return self._teacher.waits() if self._teacher else []
 
     def _settle(self) -> None:
         if self._calls_so_far() == self._run.outside_calls:
@@ -168,6 +207,7 @@ class _Account:
             **self._run.outside_calls,
             "judges": self._judge.report,
             "simulator": simulator.report if isinstance(simulator, ModelSimulator) else {},
+            **({"teacher": self._teacher.report} if self._teacher else {}),
             **({"questions": self.broker.counts} if self.broker else {}),
         }
 

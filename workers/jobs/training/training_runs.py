@@ -142,8 +142,11 @@ def spec_of(run: TrainingRun, data: dict[str, Any]) -> dict[str, Any]:
 
 def _sources(run: TrainingRun) -> dict[str, Any]:
     """The run's start: its base, and the adapter on it or None; and its teacher, where it has one."""
-    is_served = run.settings.get("teacher_from") == recipes.VLLM
-    return _weights(run.base) | ({"teacher": _weights(run.teacher, is_served=is_served)} if run.teacher else {})
+    if run.teacher is None:
+        return _weights(run.base)
+    if (place := run.settings.get("teacher_from")) == recipes.ENDPOINT:
+        return _weights(run.base) | {"teacher": {"hosted": run.teacher.digest, "model": run.teacher.endpoint["model"]}}
+    return _weights(run.base) | {"teacher": _weights(run.teacher, is_served=place == recipes.VLLM)}
 
 
 def _reward_models(run: TrainingRun) -> dict[str, dict[str, str]]:

@@ -16,6 +16,7 @@ KINDS = (
     "verifier",
     "broker",
     "sampler",
+    "teacher",
     "nan",
     "disk_full",
     "out_of_memory",

@@ -45,10 +45,15 @@ class Source:
 class Teacher:
     """A policy whose probabilities are learnt."""
 
-    base: Source
+    base: Source | None
+    """None where somebody else serves it."""
     adapter: Source | None
     served_base: str
-    """The base's name on the vLLM server that tells the probabilities; empty where the trainer computes them."""
+    """The base's name on the vLLM server that tells the probabilities; empty where that is not who tells them."""
+    hosted: str = ""
+    """The digest of a hosted version, which the worker's broker asks; empty where its weights are here."""
+    model: str = ""
+    """The name of a hosted version's model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +394,9 @@ def _teacher(spec: Mapping[str, Any], settings: Mapping[str, Any]) -> Teacher:
     if "teacher" not in spec:
         raise TrainingError("bad_spec", "teacher: is missing; Distillation learns from one")
     value = _get(spec, "teacher", dict)
+    if settings["teacher_from"] == recipes.ENDPOINT:
+        digest, model = (_get(value, name, str, "teacher.") for name in ("hosted", "model"))
+        return Teacher(None, None, "", digest, model)
     adapter, is_served = value.get("adapter"), settings["teacher_from"] == recipes.VLLM
     if is_served and adapter is None:
         raise _bad("teacher.adapter", None, "a server is asked for an adapter, if only for one that changes nothing")

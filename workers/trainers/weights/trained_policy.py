@@ -35,7 +35,7 @@ from workers.processes import model_process
 from workers.trainers.run import checkpoints
 from workers.trainers.run.run_directory import FINAL, Run
 from workers.trainers.run.run_failures import TrainingError
-from workers.trainers.run.run_spec import Source, Spec, Teacher, tools_of
+from workers.trainers.run.run_spec import Source, Spec, tools_of
 
 _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""
@@ -106,8 +106,9 @@ def teacher(run: Run) -> Any:
     it writes in other tokens than the run's own policy."""
     spec, taught = run.spec, run.spec.teacher
     assert taught is not None
+    assert taught.base is not None
     check_source(taught.base, "teacher.base", "model")
-    check_tokens(spec, taught)
+    check_tokens(spec, taught.base)
     own = dataclasses.replace(spec, base=taught.base, mode="lora")  # what does not learn need not be kept in 32 bits
     with model_process.mapping(taught.base.path):
         model, _ = _base(own)
@@ -118,20 +119,20 @@ def teacher(run: Run) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def check_tokens(spec: Spec, taught: Teacher) -> None:
+def check_tokens(spec: Spec, taught: Source) -> None:
     """Raise TrainingError unless the teacher's tokenizer has the policy's own tokens."""
-    if problem := _other_tokens(_tokens(spec.base.path), _tokens(taught.base.path)):
+    mine, theirs = (tokenizer_of(each.path).get_vocab() for each in (spec.base, taught))
+    if problem := _other_tokens(mine, theirs):
         raise TrainingError(
             "model",
             f"teacher.base: {problem}; probabilities are compared token by token, so both must have one tokenizer",
         )
 
 
-def _tokens(path: Path) -> dict[str, int]:
+def tokenizer_of(path: Path) -> Any:
+    """The tokenizer of a model as it is. Raises TrainingError of kind model."""
     with refused(path):
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    found: dict[str, int] = tokenizer.get_vocab()
-    return found
+        return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
 
 
 def _other_tokens(student: Mapping[str, int], teacher: Mapping[str, int]) -> str:
