@@ -35,6 +35,9 @@ def _store(lease: Lease, run: TrainingRun, step: int, attempts: Sequence[Kept]) 
     with lease.guard():
         if run.tried.filter(step=step).exists():  # a resumed run comes to its steps again
             return
+        # It may learn from an attempt in another step than the one that was lost.
+        known = set(run.tried.filter(seed__in=[kept.rollout.seed for kept in attempts]).values_list("seed", flat=True))
+        attempts = [kept for kept in attempts if kept.rollout.seed not in known]
         attempts = sorted(attempts, key=lambda kept: (kept.reward is not None, kept.reward or 0.0))
         traces = [_trace(run, step, kept) for kept in attempts]
         stored = store_rollouts(run.project, traces, source=Source.TRAINING)

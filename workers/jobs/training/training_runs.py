@@ -381,7 +381,7 @@ def _event_line(row: dict[str, Any]) -> str:
             )
         case "checkpoint":
             return f"checkpoint at step {row['step']}"
-        case "warning" | "sampler":
+        case "warning" | "sampler" | "taken_up":
             return str(row["message"])
         case "training_error":
             return f"{row['kind']}: {row['message']}"
@@ -443,7 +443,7 @@ def _keep_reward_model(lease: Lease, run: TrainingRun, place: Path) -> None:
 
 def _finish(lease: Lease, place: Path) -> None:
     lease.finish(State.SUCCEEDED)
-    for name in ("work", "best"):
+    for name in ("work", "best", "sampled"):
         shutil.rmtree(place / name, ignore_errors=True)
 
 

@@ -6,7 +6,7 @@ turns. Nothing that was sampled is thrown away: a group is begun only where ther
 time, so the slow are waited for and never starved. The same rules hold for every bound.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 
@@ -25,11 +25,22 @@ class GroupSchedule:
     """Those of them that have ended."""
     _next: int = 0
 
+    def take_up(self, ended: Mapping[int, int]) -> list[int]:
+        """Those groups that can still be learnt from in time, of some that ended in an earlier start of the run, each
+        with the version at which it was begun."""
+        found = []
+        for group, version in sorted(ended.items(), key=lambda item: (item[1], item[0])):
+            if version <= self.version and self._is_timely([*self.begun.values(), version], self.version):
+                self.begun[group] = version
+                self.done.add(group)
+                found.append(group)
+        return found
+
     def begin(self) -> list[int]:
         """The groups that are to begin now that this version can be asked."""
         found = []
         while self._next < self.total and self._is_timely([*self.begun.values(), self.version], self.version):
-            if self._next not in self.used:
+            if self._next not in self.used and self._next not in self.begun:
                 self.begun[self._next] = self.version
                 found.append(self._next)
             self._next += 1

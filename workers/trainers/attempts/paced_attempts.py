@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from statistics import fmean
@@ -23,9 +23,10 @@ from workers.trainers.attempts.group_schedule import GroupSchedule
 from workers.trainers.attempts.live_engine import Episode
 from workers.trainers.attempts.remote_policy import RemoteEngine
 from workers.trainers.attempts.rewards import Judge, Rewards
+from workers.trainers.attempts.sampled_groups import FOLDER, SampledGroup, SampledGroups
 from workers.trainers.attempts.step_attempts import Attempts, Group
 from workers.trainers.run.kept_attempts import Keeper
-from workers.trainers.run.run_directory import Run
+from workers.trainers.run.run_directory import Run, is_complete
 from workers.trainers.run.run_failures import TrainingError
 
 THREADS = 64
@@ -55,7 +56,10 @@ class PacedAttempts(Attempts):
         self.turn = threading.Lock()
         self._changed = threading.Condition(self.turn)
         self._schedule: GroupSchedule | None = None
-        self._found: dict[int, tuple[Group, list[Episode], int]] = {}
+        self._found: dict[int, SampledGroup] = {}
+        self._learnt: dict[int, int] = {}
+        """The groups that were learnt from, each with the number of updates before that one."""
+        self._kept = SampledGroups(run)
         self._broken: BaseException | None = None
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="paced-attempts")
         engine.aside = self._aside
@@ -72,13 +76,9 @@ class PacedAttempts(Attempts):
         with self.turn:
             self._heard_at = came
             if self._schedule is None:
-                # Steps that were not finished on their attempts have them made anew.
-                finished = step - self.spec.settings["num_iterations"]
-                used = {group for at, groups in self._used().items() if at <= finished for group in groups}
-                size = len(prompts) // self._size
-                self._schedule = GroupSchedule(size, self.bound, len(self.order), step, used)
+                self._schedule = self._resumed(step, len(prompts) // self._size)
             for number in self._schedule.begin():
-                self._pool.submit(self._sample, number)
+                self._pool.submit(self._sample, number, step)
             while not (taken := self._schedule.take()):
                 if self._broken is not None:
                     raise self._broken
@@ -86,9 +86,9 @@ class PacedAttempts(Attempts):
                 self._wait(step)
             waited = time.monotonic() - came
             found = [self._found.pop(number) for number in taken]
-            self.groups = [group for group, _, _ in found]
-            episodes = [episode for _, own, _ in found for episode in own]
-            self._count(sum(resampled for _, _, resampled in found), episodes)
+            self.groups = [each.group for each in found]
+            episodes = [episode for each in found for episode in each.episodes]
+            self._count(sum(each.resampled for each in found), episodes)
             self._keep(step)
             ages = [step - version for episode in episodes for version in episode.versions]
             if ages:
@@ -98,8 +98,49 @@ class PacedAttempts(Attempts):
                 self.figures |= {f"staleness/{age}": by_age[age] / len(ages) for age in range(self.bound + 1)}
             self.figures |= self._idle(waited)
             self.run.event("attempts", step=step, groups=taken, oldest=max(ages, default=0))
+            self._learnt |= dict.fromkeys(taken, step)
+            self._kept.sweep(self._learnt)
         self.engine.rest()
         return self._tokens(episodes)
+
+    def _resumed(self, step: int, size: int) -> GroupSchedule:
+        """The schedule from this step on, with what an earlier start has sampled.
+
+        Only what weights wrote that are behind this step is taken up: those of a later one are gone, since the run
+        makes its next updates anew.
+        """
+        # Steps that were not finished on their attempts have them made anew.
+        finished = step - self.spec.settings["num_iterations"]
+        self._learnt = {group: at for at, groups in self._used().items() if at <= finished for group in groups}
+        schedule = GroupSchedule(size, self.bound, len(self.order), step, set(self._learnt))
+        found, damaged = self._kept.read()
+        waiting = {number: each for number, each in found.items() if number not in self._learnt}
+        taken = schedule.take_up({number: each.begun for number, each in waiting.items() if each.newest <= step})
+        self._found = {number: waiting[number] for number in taken}
+        if self.curriculum is not None:
+            for each in self._found.values():
+                if each.newest == step:  # of those from before, the checkpoint knows
+                    self.curriculum.learn(each.place, each.group.verdicts, is_dull=self.is_dull(each.group))
+        again = waiting.keys() - self._found.keys()
+        if waiting or damaged:
+            self._tell_taken_up(step, len(again), damaged)
+        self._kept.remove(again)
+        return schedule
+
+    def _tell_taken_up(self, step: int, again: int, damaged: Mapping[str, str]) -> None:
+        lost = f"; sampled again, because weights from after step {step} wrote them: {again}" if again else ""
+        self.run.event(
+            "taken_up",
+            step=step,
+            groups=sorted(self._found),
+            again=again,
+            damaged=len(damaged),
+            message=f"groups of attempts that had ended and are taken up: {len(self._found)}{lost}",
+        )
+        for name, reason in list(damaged.items())[:1]:
+            self.run.warn(
+                f"damaged files in {FOLDER}/, whose groups are sampled again: {len(damaged)}, such as {name}: {reason}"
+            )
 
     def _wait(self, step: int) -> None:
         """Wait until something has changed or it is time to look. Raises TrainingError of kind sampler where no answer
@@ -120,27 +161,32 @@ class PacedAttempts(Attempts):
         with self.turn:
             self._broken = self._broken or RuntimeError("the run is over")
         self._pool.shutdown(wait=not self._is_stuck, cancel_futures=True)
+        if self.engine.is_off or is_complete(self.run.path):
+            self._kept.drop()
         super().close()
 
-    def _sample(self, number: int) -> None:
-        """Play a group, and others in its place while they teach nothing, as dynamic sampling wants it."""
+    def _sample(self, number: int, begun: int) -> None:
+        """Play a group, and others in its place while they teach nothing, as dynamic sampling wants it. `begun`: the
+        version that is published now."""
         assert self._schedule is not None
         attempt_verdicts.aside.set(self._out_of_turn)
         step, at = divmod(number, self._schedule.size)
         with self.turn:
             try:
                 reserve, resampled = self._reserve(f"{step} {at}"), 0
-                place = self._in_turn(self.order[number], reserve)
+                place = own = self._in_turn(self.order[number], reserve)
                 (group,) = self._play([place], f"{step}", at)
                 while resampled < self._rounds and self.is_dull(group):
                     self._episodes(group)  # forgotten: they make room
-                    (group,) = self._play([self._due(reserve, place)], f"{step} again {resampled}", at)
+                    place = self._due(reserve, own)
+                    (group,) = self._play([place], f"{step} again {resampled}", at)
                     resampled += 1
-                episodes = self._episodes(group)
+                found = SampledGroup(place, begun, group, self._episodes(group), resampled)
+                self._kept.keep(number, found)
             except BaseException as error:
                 self._broken = self._broken or error  # told by the thread that waits for it
             else:
-                self._found[number] = group, episodes, resampled
+                self._found[number] = found
                 self._schedule.end(number)
             self._changed.notify_all()
 

@@ -76,6 +76,8 @@ class RemotePolicy(TrainerCallback):
         self.name = ""
         """Of what was published and proved last."""
         self.version = 0
+        self.is_off = False
+        """Whether something else than this policy was sampled, so that nothing of it is to be learnt from."""
         self._asking: dict[str, int] = {}
         """Questions under way, by the name of each version that the server has."""
         self._lock = threading.Lock()
@@ -121,7 +123,7 @@ class RemotePolicy(TrainerCallback):
             }
             self.run.event("proof", step=step, name=name, **told, seconds=round(time.monotonic() - began, 3))
             if not proof.mean <= self.limit:
-                raise TrainingError("sampler", self._off(name, "of its probes", proof))
+                raise self._off(name, "of its probes", proof)
             with self._lock:
                 self.name, self.version = name, step
                 self._asking[name] = 0
@@ -152,7 +154,7 @@ class RemotePolicy(TrainerCallback):
         mean = logs.get("sampling/sampling_logp_difference/mean")
         if mean is not None and not self.bound and not mean <= self.limit:
             worst = logs["sampling/sampling_logp_difference/max"]
-            raise TrainingError("sampler", self._off(self.name, f"of step {state.global_step}", Proof(0, mean, worst)))
+            raise self._off(self.name, f"of step {state.global_step}", Proof(0, mean, worst))
 
     def rest(self) -> None:
         """Ask nothing more before the next weights: a server of our own gives its memory to the trainer. Raises
@@ -222,13 +224,15 @@ class RemotePolicy(TrainerCallback):
         chosen: list[float] = found.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()
         return chosen
 
-    def _off(self, name: str, what: str, proof: Proof) -> str:
+    def _off(self, name: str, what: str, proof: Proof) -> TrainingError:
+        self.is_off = True
         was_started = f"what {LOG} says" if self.own else "that the server was started by make serve"
-        return (
+        return TrainingError(
+            "sampler",
             f"the policy that is sampled is not the policy that is trained: at {self.server.base_url} the tokens "
             f"{what} under {name} are off by {proof.mean:.3g} nats in the mean and {proof.worst:.3g} at worst, and a "
             f"mean of {self.limit:g} is allowed. See {was_started}, with this base in the same precision, then resume "
-            "from the last checkpoint"
+            "from the last checkpoint",
         )
 
 
@@ -356,6 +360,11 @@ class RemoteEngine(EpisodeEngine):
         found = self.episode(seed)
         self._episodes.pop(seed >> TURN_BITS, None)
         return found
+
+    @property
+    def is_off(self) -> bool:
+        """Whether something else than the policy was sampled."""
+        return self._policy.is_off
 
     def rest(self) -> None:
         """Ask nothing more before the next weights. Raises TrainingError."""

@@ -71,7 +71,7 @@ def publish(aside: Path, run: Path, step: int, spec_digest: str) -> Checkpoint:
         (aside / name).unlink(missing_ok=True)
     files = files_of(aside)
     manifest = {"step": step, "spec": spec_digest, "files": files}
-    manifest["hmac"] = _sign(key_of(run), manifest)
+    manifest["hmac"] = signature(run, digests.canonical(manifest))
     (aside / MANIFEST).write_bytes(digests.canonical(manifest))
     target = run / PLACE / f"step-{step}"
     move(aside, target)
@@ -95,8 +95,8 @@ def verify(run: Path, path: Path, step: int, spec_digest: str) -> Checkpoint:
     Raises OSError, ValueError, KeyError or TypeError.
     """
     manifest = json.loads((path / MANIFEST).read_bytes())
-    signature = manifest.pop("hmac")
-    if not hmac.compare_digest(signature, _sign(key_of(run), manifest)):
+    signed = manifest.pop("hmac")
+    if not hmac.compare_digest(signed, signature(run, digests.canonical(manifest))):
         raise ValueError("its manifest was not signed by this run")
     if manifest["spec"] != spec_digest:
         raise ValueError("it was made under another spec.json")
@@ -137,6 +137,11 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
+def steps(run: Path) -> list[int]:
+    """The steps of the checkpoints that are kept, the oldest first."""
+    return [step for step, _ in _steps(run)]
+
+
 def _steps(run: Path) -> Iterator[tuple[int, Path]]:
     directory = run / PLACE
     found = [path for path in directory.iterdir() if re.fullmatch(r"step-\d+", path.name)] if directory.is_dir() else []
@@ -158,7 +163,10 @@ def key_of(run: Path) -> bytes:
     return key
 
 
-def _sign(key: bytes, manifest: dict[str, Any]) -> str:
+def signature(run: Path, content: bytes) -> str:
+    """The HMAC-SHA256 of some bytes under the run's key, in hexadecimal digits. Raises ValueError for a damaged key,
+    and OSError."""
+    key = key_of(run)
     if len(key) != 32:
         raise ValueError(f"{KEY} is damaged")
-    return hmac.new(key, digests.canonical(manifest), hashlib.sha256).hexdigest()
+    return hmac.new(key, content, hashlib.sha256).hexdigest()

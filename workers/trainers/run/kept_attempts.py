@@ -89,8 +89,8 @@ def read(path: Path) -> list[Kept]:
         raise ValueError(f"{path.name} holds no attempts: {error!r}") from error
 
 
-def _row(kept: Kept) -> dict[str, Any]:
-    rollout, verdict = kept.rollout, kept.verdict
+def rollout_row(rollout: Rollout) -> dict[str, Any]:
+    """An attempt as JSON, of which `rollout_of` makes it again."""
     return {
         "task": rollout.task.to_json(),
         "sample": rollout.sample,
@@ -100,6 +100,26 @@ def _row(kept: Kept) -> dict[str, Any]:
         "opened": rollout.opened,
         "ended": rollout.ended,
         "broken": rollout.broken,
+    }
+
+
+def rollout_of(row: Mapping[str, Any]) -> Rollout:
+    """Raises KeyError, TypeError or AttributeError for what is no attempt."""
+    return Rollout(
+        Task.from_json(row["task"]),
+        row["sample"],
+        row["seed"],
+        [Message.from_json(message) for message in row["messages"]],
+        [_response(each) for each in row["responses"]],
+        opened=row.get("opened", 0),
+        ended=row["ended"],
+        broken=row["broken"],
+    )
+
+
+def _row(kept: Kept) -> dict[str, Any]:
+    verdict = kept.verdict
+    return rollout_row(kept.rollout) | {
         "reward": kept.reward,
         "score": verdict.score,
         "parts": dict(verdict.parts),
@@ -114,16 +134,5 @@ def _response(row: Mapping[str, Any]) -> ChatResponse:
 
 
 def _kept(row: Mapping[str, Any]) -> Kept:
-    responses = [_response(each) for each in row["responses"]]
-    rollout = Rollout(
-        Task.from_json(row["task"]),
-        row["sample"],
-        row["seed"],
-        [Message.from_json(message) for message in row["messages"]],
-        responses,
-        opened=row.get("opened", 0),
-        ended=row["ended"],
-        broken=row["broken"],
-    )
     verdict = Verdict(score=row["score"], parts=row["parts"], reason=row["reason"])
-    return Kept(rollout, verdict, row["reward"], row["tools"])
+    return Kept(rollout_of(row), verdict, row["reward"], row["tools"])

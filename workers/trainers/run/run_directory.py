@@ -194,7 +194,7 @@ def main(name: str | None, train: Callable[[Run], None], argv: Sequence[str] | N
     if lock is None:
         log.error("another trainer holds %s; wait for it (--wait-lock SECONDS) or stop it", path)
         return EXIT_LOCKED
-    if _is_complete(path):
+    if is_complete(path):
         log.info("%s is complete, there is nothing to do", path)
         return 0
     if ranks.rank() == 0:
@@ -255,7 +255,8 @@ def _lock(path: Path, wait_s: float) -> int | None:
             time.sleep(0.1)
 
 
-def _is_complete(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
+    """Whether the run of this directory has come to its end."""
     try:
         return bool(json.loads((path / "result.json").read_bytes())["status"] == "completed")
     except (OSError, ValueError, KeyError, TypeError):

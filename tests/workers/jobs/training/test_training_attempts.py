@@ -45,7 +45,9 @@ def lease(room: Room) -> Lease:
 
 def write(run: TrainingRun) -> None:
     for step in (1, 2):
-        Keeper(run.directory, 2_000, 10)(step, [attempt(1.0, 3), attempt(None, 4), attempt(-0.5, 5)])
+        Keeper(run.directory, 2_000, 10)(
+            step, [attempt(1.0, 10 * step), attempt(None, 10 * step + 1), attempt(-0.5, 10 * step + 2)]
+        )
 
 
 def store(lease: Lease) -> TrainingRun:
@@ -58,7 +60,7 @@ def test_attempts_are_trajectories_that_know_their_run_step_and_reward(lease: Le
     run = store(lease)
     assert kept_attempts.waiting(run.directory) == []
     found = list(TrainingAttempt.objects.filter(run=run, step=2).select_related("trajectory"))
-    assert [(row.reward, row.seed) for row in found] == [(None, 4), (-0.5, 5), (1.0, 3)]
+    assert [(row.reward, row.seed) for row in found] == [(None, 21), (-0.5, 22), (1.0, 20)]
     row = found[2].trajectory
     assert row is not None
     assert (row.source, row.version, row.version_label, row.outcome) == ("training", None, f"{run} step 2", "success")
@@ -107,6 +109,14 @@ def test_a_worker_that_dies_at_any_point_neither_loses_nor_doubles_one(
     monkeypatch.undo()
     run = store(lease)
     assert Trajectory.objects.filter(source=Source.TRAINING).count() == run.tried.count() == 6
+
+
+def test_an_attempt_that_another_step_learns_from_after_a_resume_is_stored_once(lease: Lease) -> None:
+    run = store(lease)
+    Keeper(run.directory, 2_000, 10)(3, [attempt(1.0, 20), attempt(0.5, 30)])
+    store(lease)
+    assert list(run.tried.filter(step=3).values_list("seed", flat=True)) == [30]
+    assert Trajectory.objects.filter(source=Source.TRAINING).count() == run.tried.count() == 7
 
 
 def test_a_resumed_run_stores_no_step_twice_and_nothing_that_was_deleted(lease: Lease, cast: Cast) -> None:

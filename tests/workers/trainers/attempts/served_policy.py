@@ -133,11 +133,14 @@ def serve(base: Path, port: int) -> None:
 
 @contextmanager
 def served(base: Path) -> Iterator[ServedPolicy]:
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)  # so small a policy is quickest on one core, beside a trainer
     server = ServedPolicy(base)
     try:
         yield server
     finally:
         server.close()
+        torch.set_num_threads(cores)
 
 
 def installed(place: Path, said: str = "", *, is_cpu_build: bool = True) -> Path:

@@ -23,10 +23,15 @@ def carried_out(size: int, bound: int, steps: int, chance: random.Random) -> int
     schedule = GroupSchedule(size, bound, size * steps)
     under_way: list[int] = []
     begun: dict[int, int] = {}
-    learnt: list[int] = []
+    ended: dict[int, int] = {}
+    """Groups, each with the newest version that wrote a token of it."""
+    learnt: dict[int, int] = {}
+    """Groups, each with the version that learnt from it."""
 
     def end_one() -> None:
-        schedule.end(under_way.pop(int(draw() * len(under_way))))
+        group = under_way.pop(int(draw() * len(under_way)))
+        ended[group] = chance.randint(begun[group], version)
+        schedule.end(group)
 
     while schedule.version < steps:
         new = schedule.begin()
@@ -40,12 +45,19 @@ def carried_out(size: int, bound: int, steps: int, chance: random.Random) -> int
         assert len(taken) == size
         assert all(version - begun[group] <= bound for group in taken)
         oldest = max(oldest, *[version - begun[group] for group in taken])
-        learnt += taken
+        assert not learnt.keys() & set(taken)
+        learnt |= dict.fromkeys(taken, version)
         while under_way and draw() < 0.5:
             end_one()
-        if draw() < 0.1:  # killed: what was not learnt from is sampled again
-            schedule = GroupSchedule(size, bound, size * steps, schedule.version, set(learnt))
-            under_way, begun = [], {}
+        if draw() > 0.9:  # killed, and resumed from a checkpoint some updates back
+            back = chance.randint(max(0, schedule.version - 3), schedule.version)
+            learnt = {group: at for group, at in learnt.items() if at < back}
+            schedule = GroupSchedule(size, bound, size * steps, back, set(learnt))
+            ended = {group: newest for group, newest in ended.items() if newest <= back}
+            waiting = {group: begun[group] for group in ended if group not in learnt}
+            assert sorted(schedule.take_up(waiting)) == sorted(waiting), "nothing that can be learnt from is lost"
+            begun = {group: begun[group] for group in ended}
+            under_way = []
     assert sorted(learnt) == list(range(size * steps))
     assert not under_way, "nothing was sampled for nothing"
     return oldest

@@ -1,5 +1,6 @@
 """Attempts that are sampled while the trainer learns: never too old, each learnt from once, and failures are told."""
 
+import json
 import random
 import threading
 import time
@@ -15,15 +16,20 @@ from flywheel.core import recipes
 from flywheel.core.envs import Environment, build
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.verifiers import Runners, Verdict
+from tests.waiting import wait_for
 from tests.workers.judging.test_llm_judge import rubric
 from tests.workers.trainers.attempts.served_policy import BASE, served
 from tests.workers.trainers.attempts.test_remote_policy import LORA, at
 from tests.workers.trainers.attempts.test_step_attempts import ENV, TASKS, right_for
 from tests.workers.trainers.cast import TOOLS, Make, Start
 from workers.trainers.attempts import paced_attempts
+from workers.trainers.attempts.curriculum import Curriculum
 from workers.trainers.attempts.live_engine import Episode
 from workers.trainers.attempts.paced_attempts import PacedAttempts
+from workers.trainers.attempts.remote_policy import PROBES
 from workers.trainers.attempts.rewards import Judge, Rewards
+from workers.trainers.attempts.sampled_groups import FOLDER
+from workers.trainers.run import checkpoints
 from workers.trainers.run.run_failures import TrainingError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
@@ -35,11 +41,13 @@ class Remote:
     """An engine on a server whose answers come when they like."""
 
     tells_logprobs = True
+    is_off = False
 
     def __init__(self, patience: random.Random) -> None:
         self.version, self.patience = 0, patience
         self.aside: Any = nullcontext
         self.versions: dict[int, int] = {}
+        self.asked: list[int] = []
         self.under_way = self.most = 0
         self.failure: Exception | None = None
 
@@ -50,6 +58,7 @@ class Remote:
             if self.failure is not None:
                 raise self.failure
         self.versions |= {request.seed: version for request in requests}
+        self.asked += [request.seed for request in requests]
         say = right_for("Ada", "Bo", "Cy")
         return [ChatResponse(say(request), tokens_out=1) for request in requests]
 
@@ -66,8 +75,8 @@ def paced(tmp_path: Path, bound: int, remote: Any, env: Environment = ENV, **set
     mode = {"rollouts": "vllm", "execution": "fully_async", "max_staleness": bound} if bound else {}
     chosen = recipes.validate("grpo", {"num_generations": 4, "batch_size": 4 * SIZE, **mode, **settings})
     events: list[dict[str, Any]] = []
-    spec: Any = SimpleNamespace(settings=chosen, seed=1, environment_weights={})
-    run: Any = SimpleNamespace(spec=spec, path=tmp_path, events=events)
+    spec: Any = SimpleNamespace(settings=chosen, seed=1, environment_weights={}, digest="0123")
+    run: Any = SimpleNamespace(spec=spec, path=tmp_path, work=tmp_path / "work", events=events)
     run.event = lambda event, **fields: events.append({"event": event, **fields})
     judge = Judge(env)
     order = [number % len(TASKS) for number in range(SIZE * STEPS)]
@@ -103,6 +112,107 @@ def test_no_token_is_older_than_the_bound_and_all_groups_are_learnt_from_once(tm
     assert [len(shares) for shares in idle] == [0, *[2] * (STEPS - 1)], "before the first step nobody waited"
     assert all(0 <= share <= 1 for shares in idle for share in shares)
     assert bound or all(sampler > 0 for sampler, _ in idle[1:]), "they take turns"
+
+
+def ended(of: PacedAttempts) -> dict[int, int]:
+    """The groups that have ended and were not learnt from, each with the newest version that wrote a token of it."""
+    schedule = of._schedule
+    assert schedule is not None
+    wait_for(lambda: schedule.done == schedule.begun.keys(), "all that was begun ends")
+    return {number: found.newest for number, found in of._found.items()}
+
+
+def killed(of: PacedAttempts) -> None:
+    """Leave what a kill leaves."""
+    of._pool.shutdown()
+    rows = [json.dumps(row) for row in of.run.events]  # type: ignore[attr-defined]
+    with (of.run.path / "events.jsonl").open("a") as events:
+        events.write("".join(f"{row}\n" for row in rows))
+
+
+def told(of: PacedAttempts, event: str) -> list[dict[str, Any]]:
+    return [row for row in of.run.events if row["event"] == event]  # type: ignore[attr-defined]
+
+
+def test_a_killed_run_goes_on_with_what_was_sampled(tmp_path: Path) -> None:
+    before = paced(tmp_path, 2, Remote(random.Random(1)))
+    step(before, 0)
+    waiting = ended(before)
+    assert len(waiting) == 2 * SIZE
+    killed(before)
+    remote = Remote(random.Random(2))
+    of = paced(tmp_path, 2, remote)
+    again = step(of, 0)
+    assert told(of, "taken_up")[0]["groups"] == list(range(3 * SIZE)), "those of the step that is made anew too"
+    assert not remote.asked
+    assert again["logprobs"] == [[-0.5]] * 4 * SIZE
+    for number in range(1, STEPS):
+        remote.version = number
+        step(of, number)
+    of.close()
+    learnt = [group for row in told(of, "attempts") for group in row["groups"]]
+    assert sorted(learnt) == list(range(SIZE * STEPS))
+    assert len(remote.asked) == len(set(remote.asked)) == 4 * SIZE * (STEPS - 3)
+
+
+def test_what_weights_wrote_that_the_checkpoint_does_not_have_is_sampled_again(tmp_path: Path) -> None:
+    before = paced(tmp_path, 2, Remote(random.Random(1)))
+    for number in range(4):
+        before.engine.version = number  # type: ignore[attr-defined]
+        if number == 2:
+            (tmp_path / checkpoints.PLACE / "step-2").mkdir(parents=True)
+        step(before, number)
+        waiting = ended(before)
+    killed(before)
+    lost = {number for number, newest in waiting.items() if newest > 2}
+    assert lost
+    remote = Remote(random.Random(2))
+    remote.version = 2
+    of = paced(tmp_path, 2, remote)
+    step(of, 2)
+    of.close()
+    (row,) = told(of, "taken_up")
+    made_anew = told(before, "attempts")[2]["groups"]
+    assert set(row["groups"]) >= set(made_anew) | (waiting.keys() - lost)
+    assert row["again"] == len(lost)
+    assert row["message"].endswith(f"; sampled again, because weights from after step 2 wrote them: {len(lost)}")
+
+
+def test_the_curriculum_learns_from_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:
+    before = paced(tmp_path, 1, Remote(random.Random(1)))
+    step(before, 0)
+    ended(before)
+    killed(before)
+    of = paced(tmp_path, 1, Remote(random.Random(2)))
+    of.curriculum = Curriculum(tmp_path / checkpoints.PLACE)
+    step(of, 0)
+    of.close()
+    (row,) = told(of, "taken_up")
+    assert of.curriculum.rates.keys() == {of.order[group] for group in row["groups"]}
+
+
+def test_damaged_files_are_counted_and_their_groups_sampled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = paced(tmp_path, 1, Remote(random.Random(1)))
+    step(before, 0)
+    ended(before)
+    killed(before)
+    torn = tmp_path / FOLDER / "group-1.json"
+    torn.write_bytes(torn.read_bytes()[:-1])
+    remote, said = Remote(random.Random(2)), list[str]()
+    of = paced(tmp_path, 1, remote)
+    monkeypatch.setattr(of.run, "warn", said.append, raising=False)
+    step(of, 0)
+    ended(of)
+    of.close()
+    (row,) = told(of, "taken_up")
+    assert (row["damaged"], row["again"]) == (1, 0)
+    assert said == [
+        "damaged files in sampled/, whose groups are sampled again: 1, such as group-1.json: it was not written by "
+        "this run, or not to its end"
+    ]
+    assert len(remote.asked) == 4
 
 
 def test_while_a_judge_is_waited_for_other_groups_are_sampled_and_judged(tmp_path: Path) -> None:
@@ -173,6 +283,9 @@ def test_a_run_ahead_of_its_updates_is_stopped_and_goes_on_without_a_group_twice
         (run.path / "CANCEL").unlink()
         assert start(run, hook=at, given=server.url).wait() == 0, run.errors()
     assert not server.adapters
+    asked = [body["seed"] for body in server.asked if body["seed"] >= PROBES]
+    assert len(asked) == len(set(asked)), "an answer that was waited for at the end counts too"
+    assert not (run.path / FOLDER).exists()
     learnt = {row["step"]: row["groups"] for row in run.events("attempts")}
     assert sorted(group for groups in learnt.values() for group in groups) == list(range(6 * 2))
     assert all(row["oldest"] <= 2 for row in run.events("attempts"))

@@ -1,7 +1,9 @@
 """Trainer and sampler are killed in every mode, each at a point of the run's life: what goes on learns from each group
 once. One trial of each mode in the suite, and by `FLYWHEEL_TEST_KILLS=20` so many in all."""
 
+import hashlib
 import multiprocessing
+import os
 import random
 import signal
 import time
@@ -13,10 +15,13 @@ import pytest
 
 from flywheel.core import recipes
 from tests.benching.processes import free_port
-from tests.workers.trainers.attempts.served_policy import BASE, serve
+from tests.workers.trainers.attempts.served_policy import BASE, serve, served
 from tests.workers.trainers.attempts.test_remote_policy import LORA, at
 from tests.workers.trainers.cast import Directory, Make, Start
 from tests.workers.trainers.killing import POINTS, Point, kept, mortal, points, same_record, same_run, watched
+from workers.trainers.attempts.live_engine import TURN_BITS, folded
+from workers.trainers.attempts.sampled_groups import FOLDER
+from workers.trainers.run.run_directory import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated:FutureWarning")
 
@@ -111,3 +116,49 @@ def check(broken: Directory, whole: Directory, point: Point) -> None:
     assert all(row["oldest"] <= bound for row in broken.events("attempts")), point
     seeds = [seed for rows in kept(broken).values() for _, seed, _ in rows]
     assert len(seeds) == len(set(seeds)) == STEPS * broken.spec["settings"]["batch_size"], point
+
+
+def dying(given: tuple[str, int]) -> None:
+    """A hook: the trainer is killed when it has learnt in this step, before it tells."""
+    url, last = given
+    at(url)
+    tell = Run.event
+
+    def event(self: Run, event: str, **fields: Any) -> None:
+        if (event, fields.get("step")) == ("step", last):
+            os.kill(os.getpid(), signal.SIGKILL)
+        tell(self, event, **fields)
+
+    Run.event = event  # type: ignore[method-assign]
+
+
+def seeds(group: int) -> set[int]:
+    """Those of a group's questions, by the rule that a resumed run draws the same."""
+    salts = [f"1 {group // 2} {group % 2} {number}" for number in range(4)]
+    return {folded(int.from_bytes(hashlib.sha256(salt.encode()).digest()[:5]) << TURN_BITS) for salt in salts}
+
+
+@pytest.mark.parametrize("mode", [{"execution": "sync"}, {"execution": "fully_async", "max_staleness": 2}], ids=str)
+def test_what_had_ended_at_a_kill_is_asked_of_nobody_again(
+    mode: dict[str, Any], make: Make, start: Start, trained: Path
+) -> None:
+    fields: dict[str, Any] = {
+        "on": trained, "settings": {"rollouts": "vllm", "max_completion_length": 16, **mode}, "tuning": LORA,
+        "served_base": BASE, "held_out": False, "steps": STEPS, "checkpoint_every": 2,
+    }  # fmt: skip
+    run = make("grpo", **fields)
+    with served(trained) as server:
+        assert start(run, hook=dying, given=(server.url, 3)).wait() == -signal.SIGKILL
+        made_anew = {row["step"]: row["groups"] for row in run.events("attempts")}[2]
+        had_ended = list((run.path / FOLDER).glob("group-*.json"))
+        before = len(server.asked)
+        assert start(run, hook=at, given=server.url).wait() == 0, run.errors()
+    (row,) = run.events("taken_up")
+    assert row["step"] == 2
+    assert set(row["groups"]) >= set(made_anew)
+    assert len(had_ended) >= len(row["groups"]) + row["again"]
+    asked = {body["seed"] for body in server.asked[before:]}
+    assert not asked & {seed for group in row["groups"] for seed in seeds(group)}
+    learnt = {row["step"]: row["groups"] for row in run.events("attempts")}
+    assert sorted(group for groups in learnt.values() for group in groups) == list(range(STEPS * 2))
+    assert all(row["oldest"] <= 2 for row in run.events("attempts"))

@@ -76,6 +76,7 @@ def test_a_lost_update_fails_the_run_with_its_numbers_and_it_resumes_from_its_ch
             "nothing is sampled after a proof that failed"
         )
         assert not server.adapters
+        assert not (run.path / "sampled").exists(), "nothing of it is learnt from after the resume"
         server.is_stale = False
         assert start(run, hook=at, given=server.url).wait() == 0, run.errors()
     assert sorted(run.metrics()) == [1, 2, 3]
