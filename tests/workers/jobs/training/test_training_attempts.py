@@ -1,5 +1,6 @@
 """What a policy tried in training becomes trajectories: each once, apart from production, and gone when deleted."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.conftest import Cast
 from tests.pages import page_of
 from tests.training.conftest import Room, room
 from tests.workers.trainers.run.test_kept_attempts import attempt
-from workers.jobs.training import training_attempts
+from workers.jobs.training import training_attempts, training_runs
 from workers.trainers.run import kept_attempts
 from workers.trainers.run.kept_attempts import Keeper
 
@@ -117,6 +118,15 @@ def test_an_attempt_that_another_step_learns_from_after_a_resume_is_stored_once(
     store(lease)
     assert list(run.tried.filter(step=3).values_list("seed", flat=True)) == [30]
     assert Trajectory.objects.filter(source=Source.TRAINING).count() == run.tried.count() == 7
+
+
+def test_the_log_says_how_many_groups_a_resumed_run_takes_up(lease: Lease) -> None:
+    run = TrainingRun.objects.get(pk=lease.job.pk)
+    message = "groups of attempts that had ended and are taken up: 2"
+    row = {"time": "2026-01-01T00:00:00+00:00", "event": "taken_up", "step": 2, "groups": [4, 5], "message": message}
+    (run.directory / "events.jsonl").write_text(json.dumps(row) + "\n")
+    training_runs._read_events(lease, run, run.directory)
+    assert run.events.filter(text=message, level="info").count() == 1
 
 
 def test_a_resumed_run_stores_no_step_twice_and_nothing_that_was_deleted(lease: Lease, cast: Cast) -> None:
