@@ -53,7 +53,7 @@ def train(run: Run, trainer_class: Any, env: Environment, data: Data, reader: Se
     trainer, attempts = build(run, loaded, trainer_class, env, data, reader)
     try:
         turn = attempts.turn if isinstance(attempts, PacedAttempts) else None
-        training_loop.drive(run, trainer, loaded, env, data, turn)
+        training_loop.drive(run, trainer, loaded, env, data, turn, attempts.rewards)
     finally:
         attempts.close()
 

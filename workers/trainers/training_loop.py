@@ -16,7 +16,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from flywheel.core.envs import Environment
 from workers.trainers.attempts import trl_seams
 from workers.trainers.attempts.live_engine import LiveEngine
-from workers.trainers.attempts.rewards import HeldOut, ProgressEval
+from workers.trainers.attempts.rewards import HeldOut, ProgressEval, Rewards
 from workers.trainers.run import checkpoints, memory_use, ranks
 from workers.trainers.run.checkpoints import Checkpoint
 from workers.trainers.run.run_directory import FINAL, Run
@@ -171,14 +171,16 @@ def drive(
     env: Environment,
     data: Data,
     turn: AbstractContextManager[Any] | None = None,
+    rewards: Rewards | None = None,
 ) -> None:
     """Train a policy as `carry_out` does, asked held-out and validation tasks on the way. `turn` is taken to ask it,
-    where others play in the same environment."""
+    where others play in the same environment. `rewards`: those that it learns from, which validation tells too."""
     spec = run.spec
     trl_seams.learn_in_32_bits(trainer)
     engine = LiveEngine(trainer.model, policy.tokenizer, spec.settings["eval_batch_size"])
     held_out = HeldOut(run, env, data.held_out, engine)
-    validation = ProgressEval(run, env, data.validation, engine, event="validation", limit=spec.validation_limit)
+    limit = spec.validation_limit
+    validation = ProgressEval(run, env, data.validation, engine, event="validation", limit=limit, rewards=rewards)
     if spec.validation is not None and not data.validation:
         run.warn(
             "no validation: other rows give away every task that was kept for it; the last step's weights become the "

@@ -157,6 +157,12 @@ _ROWS = [
         choices=("best", "last"),
     ),
     Setting(
+        "best_metric", str, "score",
+        "The figure of the validation by which the best weights and an early end are chosen: the verifier's mean "
+        "score, or the mean reward that the run learns from, with its recipe, shaping and penalties.",
+        algorithms=_REINFORCED, choices=("score", "reward"),
+    ),
+    Setting(
         "patience", int, 0,
         "Validations in a row without a better score that end the run; 0 lets it run to its last step.",
         algorithms=_POLICIES,
@@ -374,7 +380,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Length": ("max_length", "max_completion_length", "mask_truncated_completions"),
     "Validation and checkpoints": (
-        "validation_every", "validation_tasks", "final_weights", "patience", "keep_checkpoints",
+        "validation_every", "validation_tasks", "final_weights", "best_metric", "patience", "keep_checkpoints",
     ),
     "Execution": (
         "device", "micro_batch_size", "gradient_checkpointing", "eval_batch_size", "processes", "sharding",

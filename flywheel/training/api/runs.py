@@ -219,7 +219,10 @@ class TrainingPointOut(Schema):
     each part of the verdict), `invalid` (share of unreadable answers), `tokens` and `latency_ms` of an attempt and
     `slices` (the same of each), of the first environment where the run has several: the others are under
     `environments`, and `overall` is the mean score of all; and of all together `seconds`, and `usd` of these seconds
-    (null without a price per device-hour). For `samples`, a list."""
+    (null without a price per device-hour). Each of `environments` and `slices` has its own `seconds` and `usd`; a
+    slice's are the share of its answer tokens. A `validation` of a run that practises also has `reward`, the mean that
+    the run learns from, of the `rewarded` attempts that have one, and `overall_reward` of all environments. For
+    `samples`, a list."""
 
 
 class TrainingEventOut(Schema):
@@ -335,7 +338,7 @@ def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]
     run = _run(request, run_id)
     page = cut_page(run.points.filter(kind=asked.kind, step__gt=asked.after).order_by("step"), asked.limit, "step")
     for point in page["items"] if asked.kind in (Point.Kind.EVAL, Point.Kind.VALIDATION) else ():
-        point.values["usd"] = run.usd_of(point.values.get("seconds"))
+        point.values = run.with_usd(point.values)
     return page
 
 

@@ -265,8 +265,9 @@ def expected_questions(
         attempts *= 1 + (settings.get("max_resamples", 0) if settings.get("dynamic_sampling") else 0)
     judgements, beside = attempts * (max(judges) + by_recipe), 0
     for task_set, count in zip(task_sets, judges, strict=True):
-        asked = _asked_on_the_way(task_set, settings)
-        beside, judgements = beside + asked, judgements + asked * count
+        held_out, validated = _asked_on_the_way(task_set, settings)
+        beside += held_out + validated
+        judgements += (held_out + validated) * count + validated * by_recipe
     each = None
     if not by_recipe:  # whose judges no eval has paid
         each = _paid_for_an_attempt(baseline, any(judges), any("simulator" in found for found in elsewhere))
@@ -285,16 +286,16 @@ def eval_interval(steps: int) -> int:
     return max(1, min(EVERY_MOST, steps // 6))
 
 
-def _asked_on_the_way(task_set: TaskSet, settings: Mapping[str, Any]) -> int:
-    """Attempts at held-out and validation tasks: before the first step, at intervals, and at the end."""
+def _asked_on_the_way(task_set: TaskSet, settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Attempts at held-out tasks and at validation tasks: before the first step, at intervals, and at the end."""
     steps: int = settings["steps"]
     every = eval_interval(steps)
     held_out = task_set.members.filter(split=Split.HELD_OUT).count()
-    found: int = min(held_out, ASKED_MOST) * (1 + -(-steps // every))
+    validated = 0
     if share := settings.get("validation_share"):
         tasks = min(len(validation_split.choose_tasks(task_set, share, 0)), settings["validation_tasks"])
-        found += tasks * (1 + -(-steps // (settings["validation_every"] or every)))
-    return found
+        validated = tasks * (1 + -(-steps // (settings["validation_every"] or every)))
+    return min(held_out, ASKED_MOST) * (1 + -(-steps // every)), validated
 
 
 def _paid_for_an_attempt(baseline: EvalRun | None, has_judges: bool, has_simulator: bool) -> float | None:

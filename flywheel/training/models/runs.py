@@ -1,7 +1,7 @@
 """Training runs, the devices that they hold, their events, and what they measured on the way."""
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain, pairwise
 from pathlib import Path
@@ -224,6 +224,14 @@ class TrainingRun(Job):
         """Dollars of so much of its time, such as a validation's; None where it is not known, or has no price."""
         return None if seconds is None or self.device_hour is None else self._hours(seconds) * self.device_hour
 
+    def with_usd(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The figures of a validation or a held-out evaluation, those of each environment and slice too, with `usd`,
+        the dollars of their `seconds`."""
+        found = {**values, "usd": self.usd_of(values.get("seconds"))}
+        for name in found.keys() & {"environments", "slices"}:
+            found[name] = {each: self.with_usd(own) for each, own in found[name].items()}
+        return found
+
     def _hours(self, seconds: float) -> float:
         return seconds / 3600 * float(self.settings.get("processes", 1))
 
@@ -268,7 +276,8 @@ class Point(models.Model):
     at = models.DateTimeField()
     values = models.JSONField()
     """`{metric: number}`; for `eval` and `validation` `{"success", "score", "n", "unscored", "parts", "invalid",
-    "tokens", "latency_ms", "slices", "seconds"}`; for `samples` a list."""
+    "tokens", "latency_ms", "slices", "seconds"}`, with `reward` and `rewarded` where it is validation of a run that
+    practises; for `samples` a list."""
 
     class Meta:
         ordering = ["run", "kind", "step"]

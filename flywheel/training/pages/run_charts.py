@@ -134,6 +134,10 @@ PICTURES = [
 VALIDATED: list[tuple[Picture, Callable[[Mapping[str, Any]], float | None]]] = [
     (Picture("success", "Success", {}, share=True), lambda found: found["success"]),
     (Picture("score", "Mean score", {}, share=True), lambda found: found.get("score")),
+    (
+        Picture("reward", "Reward on validation", {}, axis="reward", note="as in training, with shaping and penalties"),
+        lambda found: found.get("reward"),
+    ),
     (Picture("invalid", "Unreadable answers", {}, share=True), lambda found: found.get("invalid")),
     (Picture("unscored", "Unscored attempts", {}, share=True), lambda found: _unscored(found)),
     (Picture("tokens", "Tokens of an attempt", {}, axis="tokens"), lambda found: found.get("tokens")),
@@ -143,8 +147,15 @@ VALIDATED: list[tuple[Picture, Callable[[Mapping[str, Any]], float | None]]] = [
     ),
 ]
 """Pictures of the validation, and what they draw of its figures or of a slice's; a part of the verdict has one each."""
-COST = Picture("usd", "Cost of a validation", {}, unit="$", axis="dollars", note="its time at the device-hour's price")
-"""Of all its environments and slices together."""
+COST = Picture(
+    "usd",
+    "Cost of a validation",
+    {},
+    unit="$",
+    axis="dollars",
+    note="its time at the device-hour's price; a slice's by its answer tokens",
+)
+"""Of all its environments together, of each, and of slices."""
 MOST_LINES = 6
 """Of a picture of the validation: as many as a chart has colours."""
 ON_POLICY = "0 by construction: one step per batch of attempts"
@@ -156,7 +167,20 @@ def curves(run: TrainingRun, steps: Steps, stride: int, *, aside: bool = False) 
     `steps` are every `stride`-th step's metrics.
     """
     wanted = (picture for picture in PICTURES if picture.aside == aside)
-    return [*filter(None, (_draw(picture, steps, run, stride) for picture in wanted))]
+    found = {picture.key: _draw(picture, steps, run, stride) for picture in wanted}
+    if reward := found.get("reward"):
+        reward["series"] += _validation_reward(run)
+    return [*filter(None, found.values())]
+
+
+def _validation_reward(run: TrainingRun) -> list[dict[str, Any]]:
+    """The line of the mean reward on validation tasks; none where it was not measured."""
+    rows = run.points.filter(kind=Point.Kind.VALIDATION).order_by("step").values_list("step", "values")
+    rewards = [(step, values.get("overall_reward", values.get("reward"))) for step, values in rows]
+    if all(reward is None for _, reward in rewards):
+        return []
+    ys = [_scaled(reward, 1.0) for _, reward in rewards]
+    return [{"name": "on validation", "role": "plain", "x": [step for step, _ in rewards], "y": ys}]
 
 
 def held_out(run: TrainingRun) -> dict[str, Any] | None:
@@ -225,7 +249,7 @@ def validation(run: TrainingRun) -> list[dict[str, Any]]:
     """Pictures of all that was measured on the tasks that the best weights are chosen by: a line for all of them, for
     each environment and for each slice, dashed where all of them began."""
     rows = run.points.filter(kind=Point.Kind.VALIDATION).order_by("step").values_list("step", "values")
-    points = [(step, found | {"usd": run.usd_of(found.get("seconds"))}) for step, found in rows if run.makes_policy]
+    points = [(step, run.with_usd(found)) for step, found in rows if run.makes_policy]
     first = run.task_sets[0].environment_version.environment.name if len(run.task_sets) > 1 else "all"
     groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for step, values in points:
@@ -237,7 +261,8 @@ def validation(run: TrainingRun) -> list[dict[str, Any]]:
     parts = sorted({part for _, found in lines for each in found.values() for part in each.get("parts", ())})
     pictures = [*VALIDATED, *(_of_part(part) for part in parts)]
     drawn = [spec for picture, value in pictures if (spec := _validated(picture, value, lines, run))]
-    drawn += filter(None, [_validated(COST, lambda found: found.get("usd"), [("all", dict(points))], run)])
+    together = [("all", dict(points)), *([(first, _of_first(points))] if len(run.task_sets) > 1 else []), *lines[1:]]
+    drawn += filter(None, [_validated(COST, lambda found: found.get("usd"), together[:MOST_LINES], run)])
     for spec in drawn if left_out else ():
         spec["note"] = "; ".join(filter(None, [spec["note"], f"{left_out} smaller slices left out"]))
     return drawn
@@ -250,6 +275,16 @@ def _apart(values: Mapping[str, Any], first: str) -> Iterable[tuple[str, Mapping
     for where, found in [(first, values), *environments.items()]:
         for name, own in found.get("slices", {}).items():
             yield f"{where}: {name}" if environments else name, own
+
+
+def _of_first(points: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[int, dict[str, Any]]:
+    """The cost of the first environment, by step: what is left of the whole."""
+    found: dict[int, dict[str, Any]] = {}
+    for step, values in points:
+        others = [each.get("usd") for each in values.get("environments", {}).values()]
+        known = values["usd"] is not None and None not in others
+        found[step] = {"usd": values["usd"] - sum(others) if known else None}
+    return found
 
 
 def _of_part(part: str) -> tuple[Picture, Callable[[Mapping[str, Any]], float | None]]:

@@ -10,9 +10,11 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ModelPrice, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
+from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused
 from flywheel.environments.versions import environment_versions
 from flywheel.environments.versions.environment_terms import Terms
+from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.training.launch import run_budgets
 from flywheel.training.launch.launch_estimate import expected_questions, proposed_lengths
 from tests.conftest import TOOLS
@@ -61,6 +63,24 @@ def test_judgements_are_forecast_with_what_the_baseline_paid(judged: Room) -> No
     sft = expected_questions("sft", {"steps": 12, "batch_size": 8}, [judged.task_set], None)
     assert sft is not None
     assert (sft.judgements, sft.usd) == (on_the_way, None), "a price that nobody knows is not 0"
+
+
+def test_judges_of_a_recipe_are_forecast_for_validation_too_and_not_for_held_out_tasks(judged: Room) -> None:
+    plain = judged.task_set.environment_version
+    part = {"type": "judge", "name": "tone", "criteria": "It is kind.", "endpoint": "upstream", "model": "m"}
+    recipe, _ = reward_recipe(
+        project=judged.cast.project,
+        name="kind",
+        parts=[{"type": "environment"}, part],
+        actor=Actor(judged.cast.builder),
+    )
+    settings = SETTINGS | {"validation_share": 0.5, "validation_every": 0, "validation_tasks": 2}
+    alone = expected_questions("grpo", settings, [judged.task_set], None)
+    found = expected_questions("grpo", settings, [judged.task_set], None, recipe)
+    assert alone is not None
+    assert found is not None
+    assert found.judgements - alone.judgements == 8 * 6 + 2 * 7, "attempts, and two tasks at seven validations"
+    assert rubric.judges(plain.verifier).keys() != rubric.judges(recipe.spec).keys()
 
 
 def test_a_run_that_asks_nobody_forecasts_nothing(room: Room) -> None:

@@ -179,6 +179,28 @@ def test_validation_is_drawn_by_slice_and_by_environment_against_its_start(room:
     assert [(line["name"], [round(y, 6) for y in line["y"]]) for line in priced] == [("all", [0.002] * 2)]
 
 
+def test_the_reward_on_validation_is_drawn_beside_that_of_training_and_by_slice(room: Room) -> None:
+    run = room.launch(algorithm="grpo")
+    room.measured(run, 2, reward_mean=lambda _: 0.5)
+    for step, reward in ((0, -0.25), (2, None)):
+        values = figures(0.5, reward=reward, slices={"short": figures(0.5, 4, reward=0.75)})
+        Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=step, at=NOON, values=values)
+    mean, aside = drawn(run)["Reward"]["series"]
+    assert (mean["x"], aside["name"], aside["x"], aside["y"]) == ([1, 2], "on validation", [0, 2], [-0.25, None])
+    picture = next(spec for spec in run_charts.validation(run) if spec["title"] == "Reward on validation")
+    assert {line["name"]: line["y"] for line in picture["series"]} == {"all": [-0.25, None], "short": [0.75] * 2}
+
+
+def test_cost_of_a_validation_is_drawn_by_environment_and_by_slice(room: Room) -> None:
+    run = room.launch()
+    run.device_hour = 3600.0
+    values = figures(0.5, seconds=6.0, slices={"short": figures(0.5, 4, seconds=1.0)})
+    values |= {"environments": {"mail": figures(1.0, seconds=2.0)}}
+    Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=0, at=NOON, values=values)
+    priced = {spec["title"]: spec["series"] for spec in run_charts.validation(run)}["Cost of a validation"]
+    assert {line["name"]: line["y"] for line in priced} == {"all": [6.0], "mail": [2.0], "all: short": [1.0]}
+
+
 def test_only_the_largest_slices_of_a_validation_are_drawn_and_the_others_counted(room: Room) -> None:
     run = room.launch()
     values = figures(0.5, 45, slices={f"s{n}" if n < 9 else "all": figures(0.5, n) for n in range(1, 10)})

@@ -14,14 +14,22 @@ TALKS: list[dict[str, Any]] = [
 
 def test_a_run_is_rewarded_by_its_recipe_and_measured_by_the_verifier(make: Make, start: Start) -> None:
     recipe = {"kind": "reward", "parts": TALKS}
-    run = make("grpo", names=NAMES[:4], steps=1, reward=recipe, keep_attempts=8, settings={"invalid_penalty": 0.0})
+    settings = {"invalid_penalty": 0.0, "best_metric": "reward"}
+    aside = {"validation": [task(name) for name in NAMES[6:8]]}
+    run = make("grpo", names=NAMES[:4], steps=1, reward=recipe, keep_attempts=8, settings=settings, **aside)
     assert start(run).wait() == 0, run.errors()
     step = run.metrics()[1]
     assert {"reward/task", "reward/long"} <= step.keys()
     assert step["reward_mean"] == step["reward/task"] - 0.25 * step["reward/long"]
     assert 0 < step["reward/long"] <= 1, "an untrained policy babbles"
     (first, *_) = run.events("eval")
+    assert first.keys().isdisjoint(("long", "reward"))
     assert "long" not in first["parts"]
+    validated = run.events("validation")
+    assert [row["step"] for row in validated] == [0, 1]
+    assert all(-0.25 <= row["reward"] < row["score"] for row in validated), "shaping is in it"
+    assert all(row["rewarded"] == 2 for row in validated)
+    assert run.result["chosen"] == 1
     (kept,) = (run.path / "attempts").iterdir()
     rows = [json.loads(line) for line in kept.read_text().splitlines()]
     assert all("long" not in row["parts"] for row in rows)

@@ -363,8 +363,8 @@ def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
 
 def _measured(row: dict[str, Any]) -> dict[str, Any]:
     of_tasks = (
-        "success", "score", "n", "unscored", "parts", "invalid", "tokens", "latency_ms", "slices", "seconds",
-        "environments", "overall",
+        "success", "score", "reward", "rewarded", "n", "unscored", "parts", "invalid", "tokens", "latency_ms",
+        "slices", "seconds", "environments", "overall", "overall_reward",
     )  # fmt: skip
     names = (*of_tasks, "pair_accuracy", "margin", "loss")
     return {name: row[name] for name in names if name in row}

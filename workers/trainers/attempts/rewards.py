@@ -5,7 +5,7 @@ verdict that overrules its parts (unsafe: 0) overrules the rewards too. An attem
 (None), never 0.
 
 With a reward recipe (`core.verifiers.rubric`) a run learns from what its parts make of an attempt on which the verifier
-has spoken. Evaluations and what is kept of attempts stay the verifier's.
+has spoken. Evaluations and what is kept of attempts stay the verifier's; validation tells the reward beside its score.
 """
 
 import json
@@ -26,6 +26,7 @@ from flywheel.core.verifiers.rubric import Rubric
 from workers.judging import attempt_verdicts, broker_line
 from workers.trainers.run.run_directory import Run
 from workers.trainers.run.run_failures import TrainingError
+from workers.trainers.weights.best_weights import OVERALL
 
 FORMS = frozenset(("valid_json", "form"))
 """Parts that say whether an answer is in a form that is read."""
@@ -144,7 +145,7 @@ class Rewards:
     """
 
     def __init__(self, judge: Judge, tasks: Sequence[Task], seed: int, penalties: Penalties = NO_PENALTIES) -> None:
-        recipe = judge.recipe
+        self._judge, recipe = judge, judge.recipe
         own: Mapping[str, float] = getattr(judge.env, "weights", {})
         weights = (recipe.weights if recipe else own) or {"score": 1.0}
         total = sum(weights.values())
@@ -158,6 +159,10 @@ class Rewards:
             parts[INVALID] = -penalties.invalid
         self.weights = parts
         """By part. Their weighted sum is the score, less penalties."""
+
+    def earned(self, rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> list[float | None]:
+        """The whole reward of attempts with these verdicts of the environment's, in order; None where one has none."""
+        return [self.total(verdict) for verdict in self._judge.earned(rollouts, verdicts)]
 
     def total(self, verdict: Verdict) -> float | None:
         """The reward in all; None of what was not scored."""
@@ -225,44 +230,57 @@ class ProgressEval:
     """
 
     def __init__(
-        self, run: Run, env: Environment, tasks: Sequence[Task], engine: Engine, *, event: str, limit: int
+        self,
+        run: Run,
+        env: Environment,
+        tasks: Sequence[Task],
+        engine: Engine,
+        *,
+        event: str,
+        limit: int,
+        rewards: Rewards | None = None,
     ) -> None:
-        self.run, self.engine, self.event = run, engine, event
+        """`rewards`: those that the run learns from, to be told beside the scores."""
+        self.run, self.engine, self.event, self.rewards = run, engine, event, rewards
         # By digest and not by place in the file, so that a limit does not favour what was collected first.
         ordered = sorted(tasks, key=lambda task: digests.digest(task.id))
         groups = grouped(env, ordered, lambda task: task)
         self.groups = [(name, part, own[:limit]) for name, part, own in groups]
 
     def __call__(self, step: int) -> float | None:
-        """Ask them, and record the event. The mean score of all that were scored; None where none was."""
+        """Ask them, and record the event. The mean, over all of them, of the figure by which weights are compared
+        (`best_metric`); None where none has one."""
         if not self.groups:
             return None
         began = time.monotonic()
-        self.attempts = attempts = [(name, *self._attempts(env, tasks)) for name, env, tasks in self.groups]
-        figures = {name: _figures(rollouts, verdicts) for name, rollouts, verdicts in attempts}
-        if step == 0:
-            for (name, _, verdicts), (_, env, _) in zip(attempts, self.groups, strict=True):
-                # What is away now, or has no broker here, may be there in the eval of what was trained.
-                if verdicts and not figures[name]["n"] and not attempt_verdicts.asks_elsewhere(env):
-                    where = f" of {name}" if name else ""
-                    reason = f"not one {ASKED[self.event]} task{where} could be scored: {verdicts[0].reason}"
-                    raise TrainingError("verifier", reason)
+        self.attempts = {name: self._attempts(env, tasks) for name, env, tasks in self.groups}
+        figures = {name: _figures(asked) for name, asked in self.attempts.items()}
+        for name, env, _ in self.groups if step == 0 else ():
+            verdicts = self.attempts[name].verdicts
+            # What is away now, or has no broker here, may be there in the eval of what was trained.
+            if verdicts and not figures[name]["n"] and not attempt_verdicts.asks_elsewhere(env):
+                where = f" of {name}" if name else ""
+                reason = f"not one {ASKED[self.event]} task{where} could be scored: {verdicts[0].reason}"
+                raise TrainingError("verifier", reason)
         first, *others = figures
-        scores = [verdict.score for *_, verdicts in attempts for verdict in verdicts if verdict.score is not None]
-        overall = fmean(scores) if scores else None
-        beside = {"environments": {name: figures[name] for name in others}, "overall": overall} if others else {}
-        self.run.event(self.event, step=step, **figures[first], **beside, seconds=round(time.monotonic() - began, 3))
-        return overall
+        told = [pair for asked in self.attempts.values() for pair in asked.scored]
+        row = figures[first]
+        if others:
+            row |= {"environments": {name: figures[name] for name in others}}
+            row |= {OVERALL[name]: value for name, value in _compared(told).items() if name in row}
+        self.run.event(self.event, step=step, **row | {"seconds": _since(began)})
+        return _compared(told)[self.run.spec.settings.get("best_metric", "score")]
 
-    def _attempts(self, env: Environment, tasks: Sequence[Task]) -> tuple[list[Rollout], list[Verdict]]:
+    def _attempts(self, env: Environment, tasks: Sequence[Task]) -> "_Asked":
         if attempt_verdicts.is_out_of_reach(env):
-            return [], []
-        spec = self.run.spec
+            return _Asked([], [], [] if self.rewards else None, 0.0)
+        spec, began = self.run.spec, time.monotonic()
         sampling = Sampling(temperature=0.0, max_tokens=spec.settings["max_completion_length"])
         rollouts = play(self.engine, env, [(task, 0, spec.seed) for task in tasks], sampling)
         verdicts = attempt_verdicts.of_rollouts(env, rollouts)
         _refuse_lost()
-        return rollouts, verdicts
+        rewards = self.rewards.earned(rollouts, verdicts) if self.rewards else None
+        return _Asked(rollouts, verdicts, rewards, _since(began))
 
 
 class HeldOut(ProgressEval):
@@ -274,44 +292,94 @@ class HeldOut(ProgressEval):
     def __call__(self, step: int) -> float | None:
         score = super().__call__(step)
         if self.groups:
-            pairs = [pair for _, *found in self.attempts for pair in zip(*found, strict=True)]
+            asked = self.attempts.values()
+            pairs = [pair for each in asked for pair in zip(each.rollouts, each.verdicts, strict=True)]
             self.run.event("samples", step=step, samples=[_sample(*pair) for pair in pairs])
         return score
 
 
-def _figures(rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Figures of the attempts that were scored, in all and in each slice."""
-    scored = [pair for pair in zip(rollouts, verdicts, strict=True) if pair[1].score is not None]
-    slices: dict[str, list[tuple[Rollout, Verdict]]] = {}
-    for rollout, verdict in scored:
-        slices.setdefault(rollout.task.slice, []).append((rollout, verdict))
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Attempts at an environment's tasks."""
+
+    rollouts: Sequence[Rollout]
+    verdicts: Sequence[Verdict]
+    rewards: Sequence[float | None] | None
+    """None where nothing is learnt from rewards."""
+    seconds: float
+    """That they took to be played and judged."""
+
+    @property
+    def scored(self) -> "list[_Scored]":
+        rewards = self.rewards or [None] * len(self.rollouts)
+        each = zip(self.rollouts, self.verdicts, rewards, strict=True)
+        return [attempt for attempt in each if attempt[1].score is not None]
+
+
+_Scored = tuple[Rollout, Verdict, float | None]
+
+
+def _figures(asked: _Asked) -> dict[str, Any]:
+    """Figures of the attempts that were scored, in all and in each slice. Attempts share batches, so that a slice's
+    seconds are the share of its answer tokens, its attempts without a score included."""
+    scored, has_rewards = asked.scored, asked.rewards is not None
+    slices: dict[str, list[_Scored]] = {}
+    for attempt in scored:
+        slices.setdefault(attempt[0].task.slice, []).append(attempt)
+    written: dict[str, int] = {}
+    for rollout in asked.rollouts:
+        written[rollout.task.slice] = written.get(rollout.task.slice, 0) + (rollout.tokens_out or 0)
+    second = asked.seconds / max(1, sum(written.values()))
     return {
-        **_means(scored),
-        "unscored": len(verdicts) - len(scored),
-        "slices": {name: _means(own) for name, own in sorted(slices.items())} if len(slices) > 1 else {},
+        **_means(scored, has_rewards),
+        "unscored": len(asked.verdicts) - len(scored),
+        "slices": {
+            name: {**_means(own, has_rewards), "seconds": round(written[name] * second, 3)}
+            for name, own in sorted(slices.items())
+        }
+        if len(slices) > 1
+        else {},
+        "seconds": asked.seconds,
     }
 
 
-def _means(scored: Sequence[tuple[Rollout, Verdict]]) -> dict[str, Any]:
-    """Means over scored attempts: success, score, each part, whether the form was read (where the verifier looks at
-    it), answer tokens, and the milliseconds that the policy took for its answers; None where nothing is known."""
-    found = [verdict for _, verdict in scored]
+def _compared(scored: Sequence[_Scored]) -> dict[str, float | None]:
+    """The figures by which weights can be compared (`best_metric`)."""
+    return {
+        "score": _mean([verdict.score or 0.0 for _, verdict, _ in scored]),
+        "reward": _mean([reward for *_, reward in scored if reward is not None]),
+    }
+
+
+def _means(scored: Sequence[_Scored], has_rewards: bool) -> dict[str, Any]:
+    """Means over scored attempts: success, score, the reward that is learnt from, each part, whether the form was read
+    (where the verifier looks at it), answer tokens, and the milliseconds that the policy took for its answers; None
+    where nothing is known. `rewarded` of them have a reward."""
+    found = [verdict for _, verdict, _ in scored]
     values: dict[str, list[float]] = {}
     for verdict in found:
         for part, value in verdict.parts.items():
             if value is not None:
                 values.setdefault(part, []).append(value)
-    said = [rollout.responses for rollout, _ in scored]
+    said = [rollout.responses for rollout, *_ in scored]
     timed = [[each.latency_ms for each in responses if each.latency_ms is not None] for responses in said]
+    compared = _compared(scored)
+    rewarded = sum(reward is not None for *_, reward in scored)
     return {
         "success": _mean([bool(verdict.success) for verdict in found]),
         "n": len(found),
-        "score": _mean([verdict.score or 0.0 for verdict in found]),
+        "score": compared["score"],
+        **({"reward": compared["reward"], "rewarded": rewarded} if has_rewards else {}),
         "parts": {part: fmean(each) for part, each in values.items()},
         "invalid": _mean([is_unreadable(verdict) for verdict in found]) if values.keys() & FORMS else None,
-        "tokens": _mean([rollout.tokens_out for rollout, _ in scored]),
+        "tokens": _mean([rollout.tokens_out for rollout, *_ in scored]),
         "latency_ms": _mean([sum(each) for each in timed if each]),
     }
+
+
+def _since(began: float) -> float:
+    """Seconds since then by the monotonic clock."""
+    return round(time.monotonic() - began, 3)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,8 +1,9 @@
 """The weights that did best on validation, kept beside the run, and whether more steps are worth their time.
 
-The rule is told before the run begins: the best mean score of the validation tasks, the first where several are equal;
-what the policy was before its first step is no choice. Weights are kept as a checkpoint has them, in `best/step-N`,
-until the run ends. A resumed run finds its choice again: scores are in its events, and the weights in the directory.
+The rule is told before the run begins: the best mean score of the validation tasks, or the best mean reward where
+`best_metric` says so, the first where several are equal; what the policy was before its first step is no choice.
+Weights are kept as a checkpoint has them, in `best/step-N`, until the run ends. A resumed run finds its choice again:
+scores are in its events, and the weights in the directory.
 """
 
 import json
@@ -16,6 +17,9 @@ from workers.trainers.run.run_directory import Run
 
 PLACE = "best"
 SCORE = "score.json"
+OVERALL = {"score": "overall", "reward": "overall_reward"}
+"""Figures by which weights can be compared, and the names that an event has for them over the tasks of all
+environments, where there are several."""
 
 
 class BestWeights:
@@ -27,7 +31,7 @@ class BestWeights:
         self.run, self.save = run, save
         self._patience: int = run.spec.settings.get("patience", 0)
         self._keeps: bool = run.spec.settings.get("final_weights") == "best"
-        told = _validation_scores(run.path / "events.jsonl")
+        told = _validation_scores(run.path / "events.jsonl", run.spec.settings.get("best_metric", "score"))
         self._scores = {step: score for step, score in told.items() if step <= until}
         self.best = max(((step, score) for step, score in self._scores.items() if step), key=_rank, default=None)
         """Step and score of the best validation after the first step; None before there is one."""
@@ -98,8 +102,9 @@ def _kept(run: Path) -> list[int]:
     return sorted(int(name.removeprefix("step-")) for name in found if re.fullmatch(r"step-\d+", name))
 
 
-def _validation_scores(events: Path) -> dict[int, float]:
-    """Scores by step, as the run's events tell of them; of a step that came again the last."""
+def _validation_scores(events: Path, metric: str) -> dict[int, float]:
+    """The figure by which weights are compared by step, as the run's events tell of it; of a step that came again the
+    last."""
     rows = [json.loads(line) for line in events.read_bytes().splitlines() if b'"validation"' in line]
-    told = {row["step"]: row.get("overall", row["score"]) for row in rows if row["event"] == "validation"}
+    told = {row["step"]: row.get(OVERALL[metric], row.get(metric)) for row in rows if row["event"] == "validation"}
     return {step: score for step, score in told.items() if score is not None}

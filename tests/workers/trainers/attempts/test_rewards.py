@@ -247,6 +247,60 @@ def test_what_was_asked_on_the_way_is_told_in_all_and_by_slice() -> None:
     assert (even["n"], even["success"], even["invalid"], even["parts"]["unsafe"]) == (2, 0.5, 0.0, 0.5)
 
 
+@pytest.mark.parametrize(("metric", "wanted"), [("score", 0.5), ("reward", 0.125)])
+def test_validation_tells_the_reward_that_is_learnt_from_and_compares_by_what_is_set(
+    metric: str, wanted: float
+) -> None:
+    """Of two environments. One attempt did harm, which costs 1 beyond its 0; all are shaped by their length."""
+    events: list[dict[str, Any]] = []
+    spec = SimpleNamespace(seed=1, settings={"max_completion_length": 8, "best_metric": metric})
+    run: Any = SimpleNamespace(spec=spec, event=lambda _, **row: events.append(row))
+    calls = {"kind": "tool_call", "config": {"system_prompt": "", "tools": TOOLS}, "verifier": {}}
+    env = build("mixed", {"environments": {"mail": calls, "chat": calls}, "first": "mail"}, {})
+    said = {"Ada": COMPLETIONS["right"], "Bo": COMPLETIONS["unsafe"]}
+    tasks = [
+        replace(TASKS[0], id=f"{where}{who}", prompt=who, environment=where, slice=who if where == "mail" else "")
+        for where in ("mail", "chat")
+        for who in (said if where == "mail" else ["Ada", "Bo"])
+    ]
+    length = {"type": "length", "weight": 0.5, "free": 4, "most": 8}
+    judge = Judge(env, read({"kind": "reward", "parts": [{"type": "environment", "name": "task"}, length]}))
+    rewards = Rewards(judge, tasks, 1, Penalties(unsafe=1.0))
+    written = {"Ada": 6, "Bo": 4}
+
+    def answer(request: ChatRequest) -> ChatResponse:
+        name = request.messages[-1].content
+        return ChatResponse(text=said[name], tokens_out=written[name])
+
+    ask = ProgressEval(run, env, tasks, FakeEngine(answer), event="validation", limit=8, rewards=rewards)
+    assert ask(5) == pytest.approx(wanted)
+    (told,) = events
+    assert (told["score"], told["reward"], told["rewarded"]) == (0.5, pytest.approx(0.125), 2)
+    assert (told["overall"], told["overall_reward"]) == (0.5, pytest.approx(0.125))
+    assert told["environments"]["chat"]["reward"] == pytest.approx(0.125)
+    slices = told["slices"]
+    assert (slices["Ada"]["reward"], slices["Bo"]["reward"]) == (pytest.approx(1.25), pytest.approx(-1.0))
+    seconds = told["seconds"] - told["environments"]["chat"]["seconds"]
+    assert slices["Ada"]["seconds"] + slices["Bo"]["seconds"] <= seconds + 0.002
+    assert slices["Ada"]["seconds"] >= slices["Bo"]["seconds"]
+
+
+def test_an_attempt_that_the_recipe_leaves_unscored_has_a_score_on_validation_and_no_reward() -> None:
+    events: list[dict[str, Any]] = []
+    spec = SimpleNamespace(seed=1, settings={"max_completion_length": 8, "best_metric": "reward"})
+    run: Any = SimpleNamespace(spec=spec, event=lambda _, **row: events.append(row))
+    env = build("tool_call", {"tools": TOOLS}, {})
+    recipe = {"kind": "reward", "parts": [{"type": "environment"}, {"type": "exact", "read": "answer", "target": "x"}]}
+    tasks = [replace(TASKS[0], id="with", target=TASKS[0].target | {"x": "y"}), replace(TASKS[0], id="without")]
+    rewards = Rewards(Judge(env, read(recipe)), tasks[:1], 1)
+    engine = FakeEngine(lambda _: ChatResponse(text=COMPLETIONS["right"], tokens_out=8))
+    ask = ProgressEval(run, env, tasks, engine, event="validation", limit=8, rewards=rewards)
+    assert ask(5) == 0.5
+    assert (events[0]["n"], events[0]["score"], events[0]["rewarded"], events[0]["reward"]) == (2, 1.0, 1, 0.5)
+    alone = ProgressEval(run, env, tasks[1:], engine, event="validation", limit=8, rewards=rewards)
+    assert alone(5) is None, "no reward is not a reward of 0"
+
+
 def test_every_attempt_is_judged_once() -> None:
     env = Odd({"gold": GOLD, "x": GOLD}, {"style": 1.0, "tone": 1.0})
     judge = Judge(env)

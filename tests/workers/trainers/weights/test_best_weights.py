@@ -84,6 +84,15 @@ def test_of_several_environments_the_mean_of_all_decides_after_a_resume_too(tmp_
     assert not told.best.is_over
 
 
+def test_the_best_reward_decides_where_the_run_goes_by_it_after_a_resume_too(tmp_path: Path) -> None:
+    told = Told(tmp_path, best_metric="reward", final_weights="last", patience=1)
+    told.validated(2, 0.9, reward=0.2)
+    told.validated(4, 0.1, reward=0.1, overall_reward=0.3)
+    told.validated(6, 1.0, reward=None)
+    assert told.begin(6).best == (4, 0.3)
+    assert not told.best.is_over, "a validation without a reward says nothing"
+
+
 def test_kept_weights_have_the_score_that_they_had(tmp_path: Path) -> None:
     """A step that comes again may be told another score on a GPU, and a crash of the machine may lose its event."""
     told = Told(tmp_path)
