@@ -4,7 +4,7 @@ where one got a mark.
 
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -125,12 +125,12 @@ def meet(lease: Lease, env: Environment, task: Task, said: QuerySet[Any]) -> Non
     refuse(env)
 
 
-def refuse(env: Environment) -> None:
-    """Raise JudgeError where a judge cannot be asked, or a canary has made it void."""
+def refuse(env: Environment, watched: Collection[str] = ()) -> None:
+    """Raise JudgeError where a judge cannot be asked, or a canary has made it void that is none of the `watched`."""
     judge = attempt_verdicts.judge_of(env)
     if judge is not None and judge.problem:
         raise JudgeError(judge.problem, "judge")
-    refuse_void(env)
+    refuse_void(env, watched)
 
 
 def settled(env: Environment, verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -169,8 +169,10 @@ def void_of(runners: Runners) -> dict[str, str]:
     return runners.judge.void if isinstance(runners.judge, Judge) else {}
 
 
-def refuse_void(env: Environment) -> None:
-    """Raise JudgeError where a canary has made a judge void: the run ends, and its scores are no evidence."""
+def refuse_void(env: Environment, watched: Collection[str] = ()) -> None:
+    """Raise JudgeError where a canary has made a judge void: the run ends, and its scores are no evidence. What is
+    `watched`, by name, ends nothing."""
     judge = attempt_verdicts.judge_of(env)
-    if judge is not None and judge.void:
-        raise JudgeError("; ".join(judge.void.values()), "canary")
+    void = {} if judge is None else {name: why for name, why in judge.void.items() if name not in watched}
+    if void:
+        raise JudgeError("; ".join(void.values()), "canary")

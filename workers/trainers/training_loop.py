@@ -99,8 +99,9 @@ def canonical(logs: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
             ours = f"reward/{parts[1]}" if parts[2] == "mean" else f"reward_std/{parts[1]}"
         if parts[0] == "staleness" and len(parts) == 2:
             ours = name
-        if ours is None:
-            continue
+        is_part = ours is not None and ours.startswith(("reward/", "reward_std/"))
+        if ours is None or (is_part and (value is None or math.isnan(value))):
+            continue  # a part need not judge any attempt of a step: a watched one judges a sample
         if value is None or not math.isfinite(value):
             bad.append(ours)
         else:

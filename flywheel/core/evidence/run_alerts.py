@@ -63,6 +63,8 @@ class Measurements:
     """Attempts that the verifier passed and people labelled."""
     overruled: Sequence[int] = ()
     """The steps of those that people call failures."""
+    watched: Sequence[str] = ()
+    """Parts of the reward that nothing is learnt from."""
 
     def series(self, name: str) -> Series:
         return [(step, metrics[name]) for step, metrics in self.steps if name in metrics]
@@ -122,12 +124,16 @@ def _growth(series: Series) -> _Growth | None:
 
 def _hacking(measured: Measurements) -> Iterator[Alert]:
     """Reward that rises while what it should stand for does not: the verifier may be fooled."""
-    growth, flat = _growth(measured.reward), _flat_scores(measured)
-    if growth is None or not growth.is_by(GAIN) or not flat:
+    growth = _growth(measured.reward)
+    if growth is None or not growth.is_by(GAIN):
+        return
+    flat = [_flat_scores(measured), *(_flat_part(measured, name, growth) for name in measured.watched)]
+    if not any(flat):
         return
     yield Alert(
         "reward_hacking",
-        f"reward rose by {growth.gain:.2f} (from {growth.before:.2f} to {growth.after:.2f}) and {flat}",
+        f"reward rose by {growth.gain:.2f} (from {growth.before:.2f} to {growth.after:.2f}) and "
+        f"{'; '.join(filter(None, flat))}",
         "look at the attempts with the best rewards: if they are no good, cancel the run and fix the verifier",
         *_span(growth.last),
     )
@@ -163,6 +169,16 @@ def _flat_scores(measured: Measurements) -> str:
         return ""
     what = "the validation score" if is_validated else "held-out success"
     return f"{what} did not: {percent(start)} at step {first_at}, {percent(last)} at step {last_at}"
+
+
+def _flat_part(measured: Measurements, name: str, reward: _Growth) -> str:
+    """That a watched part did not rise; empty where it did, is too new, or could have risen as the reward did without
+    its sample showing it."""
+    series = measured.series(f"reward/{name}")
+    own = _growth(series)
+    if own is None or own.gain > FLAT or own.gain + 2 * own.error >= reward.gain:
+        return ""
+    return f"the watched part {name} did not: {own.before:.2f}, then {own.after:.2f} (judged in {len(series)} steps)"
 
 
 def _falling(measured: Measurements) -> Iterator[Alert]:

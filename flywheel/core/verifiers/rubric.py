@@ -11,6 +11,10 @@ same name takes its place.
 A reward recipe, `{"kind": "reward", "parts": […]}`, is a rubric from which a run learns. The task's own verifier,
 rubric or not, is its part `environment`. Beside parts that judge it may have some with `"shapes": true`: these make no
 part of the score, and are added to the reward times their weight, which may be below 0 (`shaping`).
+
+A part of a recipe with weight 0 that is not required is *watched*: it is measured, nothing is learnt from it, and an
+attempt is scored without it. A watched judge is asked about a `sample` of the attempts: by what an attempt says, so
+that the same one is in it or not whenever it is judged again.
 """
 
 import re
@@ -18,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flywheel.core.digests import canonical
+from flywheel.core.digests import canonical, digest
 from flywheel.core.verifiers import PASS, Verdict, VerifierError, checked, unscored
 from flywheel.core.verifiers.judge_prompts import part_digest
 from flywheel.core.verifiers.reward_model_rules import PARTS
@@ -40,7 +44,9 @@ PARTS_OF_RECIPES: dict[str, PartType] = PARTS | {
     )
 }
 """The types of parts for recipes, in which a verifier is a part as a whole."""
-COMMON = ("name", "type", "weight", "required", "shapes")
+COMMON = ("name", "type", "weight", "required", "shapes", "sample")
+SAMPLE = 0.1
+"""The share of attempts that a watched judge is asked about where a recipe sets none."""
 
 _WANTED = {"number": "a number", "json": "JSON", "flag": "true or false", "reward_model": "a name@number"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -56,6 +62,13 @@ class Part:
     settings: Mapping[str, Any]
     shapes: bool = False
     """Whether it is added to a reward, and says nothing of whether the attempt is right."""
+    sample: float = 1.0
+    """The share of attempts that it judges."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it is measured and has no say, neither in the score nor in a reward."""
+        return not self.weight and not self.is_required
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,16 @@ class Rubric:
         return {part.name: part.weight for part in self.parts if part.shapes}
 
     @property
+    def watched(self) -> list[str]:
+        """Names of the parts that say whether an attempt is right, and have no say."""
+        return [part.name for part in self.parts if part.is_watched and not part.shapes]
+
+    @property
+    def learnt(self) -> "Rubric":
+        """Without what is only watched."""
+        return Rubric(tuple(part for part in self.parts if not part.is_watched))
+
+    @property
     def judging(self) -> "Rubric":
         """Without what only shapes a reward."""
         return Rubric(tuple(part for part in self.parts if not part.shapes))
@@ -80,7 +103,7 @@ class Rubric:
     @property
     def is_own_verdict(self) -> bool:
         """Whether it passes exactly what the environment's own verifier passes."""
-        return [(part.type, dict(part.settings)) for part in self.judging.parts] == [("environment", {})]
+        return [(part.type, dict(part.settings)) for part in self.learnt.judging.parts] == [("environment", {})]
 
     @property
     def needs(self) -> frozenset[str]:
@@ -98,7 +121,7 @@ class Rubric:
         # not at all once the score is settled.
         ordered = sorted(self.parts, key=lambda part: (bool(PARTS[part.type].runner), not part.shapes))
         for part in ordered:
-            if is_settled and (PARTS[part.type].runner or not part.shapes):
+            if (is_settled and (PARTS[part.type].runner or not part.shapes)) or not _is_sampled(part, case):
                 continue
             verdict = found[part.name] = _judged(part, case)
             scores[part.name] = verdict.score
@@ -110,8 +133,10 @@ class Rubric:
         if is_settled:
             return Verdict(0.0, case.own.reason, scores)
         for part in self.parts:
+            if part.is_watched:
+                continue
             verdict = found[part.name]
-            if verdict.score is None and (part.weight or part.is_required):
+            if verdict.score is None:
                 return Verdict(None, f"{part.name}: {verdict.reason}", scores, verdict.cause)
         total = sum(self.weights.values())
         score = sum(weight * (found[name].score or 0.0) for name, weight in self.weights.items()) / total
@@ -121,6 +146,14 @@ class Rubric:
         short = [name for name in self.weights if not found[name].success]
         said = [f"{name}: {found[name].reason}" for name in short or self.weights]
         return "; ".join(said)[:2000]
+
+
+def _is_sampled(part: Part, case: Case) -> bool:
+    """Whether the part judges this attempt: by a number from 0 to 1 that is the digest of both."""
+    if part.sample >= 1:
+        return True
+    said = [message.to_json() for message in case.written or case.trace.conversation()]
+    return int(digest([part.name, said])[:12], 16) / 16**12 < part.sample
 
 
 def _judged(part: Part, case: Case) -> Verdict:
@@ -188,6 +221,8 @@ def _part(where: str, row: Any, may_shape: bool) -> Part:
             "not form)"
         )
     shapes, required = (_flag(where, row, field) for field in ("shapes", "required"))
+    if "sample" in row and not may_shape:
+        raise VerifierError(f"{where}.sample: a verifier judges every attempt; only a reward recipe watches a sample")
     if shapes and not may_shape:
         raise VerifierError(f"{where}.shapes: a verifier judges; what shapes a reward stands in a reward recipe")
     shapes |= PARTS[kind].only_shapes
@@ -211,7 +246,22 @@ def _part(where: str, row: Any, may_shape: bool) -> Part:
         elif setting.is_required and key not in settings:
             raise VerifierError(f"{where}.{key}: expected {_WANTED.get(setting.kind, 'a text')}")
     PARTS[kind].check(where, settings)
-    return Part(name, kind, float(weight), required, settings, shapes)
+    part = Part(name, kind, float(weight), required, settings, shapes)
+    return replace(part, sample=_sample(where, row, part)) if may_shape else part
+
+
+def _sample(where: str, row: Mapping[str, Any], part: Part) -> float:
+    """The share of attempts that a part of a recipe judges."""
+    is_asked = part.is_watched and PARTS[part.type].runner == "judge"
+    if "sample" not in row:
+        return SAMPLE if is_asked else 1.0
+    if not is_asked:
+        raise VerifierError(f"{where}.sample: only a judge with weight 0 that is not required is asked about a sample")
+    sample = row["sample"]
+    _number(f"{where}.sample", sample)
+    if not 0 < sample <= 1:
+        raise VerifierError(f"{where}.sample: {sample!r} is not a share above 0, up to 1")
+    return float(sample)
 
 
 def _flag(where: str, row: Mapping[str, Any], field: str) -> bool:

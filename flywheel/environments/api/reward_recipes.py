@@ -28,7 +28,8 @@ class RewardRecipeIn(Body):
     parts: list[dict[str, Any]]
     """`[{"type", "name", "weight", "required", "shapes", …}]`, types and their settings as in `verifier-parts`. The
     part `environment` is the task's own verifier. What `shapes` is added to the score times its weight, which may be
-    negative."""
+    negative. A part with weight 0 that is not required is watched: measured, never learnt from. A watched judge is
+    asked about `sample` of the attempts, 0.1 unless set."""
 
 
 class RewardRecipeOut(Schema):

@@ -256,18 +256,18 @@ def expected_questions(
     versions = [task_set.environment_version for task_set in task_sets]
     judges = [len(rubric.judges(version.verifier)) for version in versions]
     elsewhere = [kinds.players(each.environment.kind, each.config) & kinds.OUTSIDE for each in versions]
-    by_recipe = len(rubric.judges(recipe.spec)) if recipe else 0
+    by_recipe = sum(part.sample for part in rubric.judges(recipe.spec).values()) if recipe else 0.0
     if not any(judges) and not any(elsewhere) and not by_recipe:
         return None
     steps, attempts = settings["steps"], 0
     if ALGORITHMS[algorithm].practises:
         attempts = settings["batch_size"] * -(-steps // settings.get("num_iterations", 1))
         attempts *= 1 + (settings.get("max_resamples", 0) if settings.get("dynamic_sampling") else 0)
-    judgements, beside = attempts * (max(judges) + by_recipe), 0
+    judgements, beside = attempts * max(judges) + math.ceil(attempts * by_recipe), 0
     for task_set, count in zip(task_sets, judges, strict=True):
         held_out, validated = _asked_on_the_way(task_set, settings)
         beside += held_out + validated
-        judgements += (held_out + validated) * count + validated * by_recipe
+        judgements += (held_out + validated) * count + math.ceil(validated * by_recipe)
     each = None
     if not by_recipe:  # whose judges no eval has paid
         each = _paid_for_an_attempt(baseline, any(judges), any("simulator" in found for found in elsewhere))

@@ -156,6 +156,8 @@ COST = Picture(
     note="its time at the device-hour's price; a slice's by its answer tokens",
 )
 """Of all its environments together, of each, and of slices."""
+Line = tuple[str, Mapping[int, Mapping[str, Any]]]
+"""What a line of a picture of the validation is called, and the figures that it draws, by step."""
 MOST_LINES = 6
 """Of a picture of the validation: as many as a chart has colours."""
 ON_POLICY = "0 by construction: one step per batch of attempts"
@@ -170,7 +172,19 @@ def curves(run: TrainingRun, steps: Steps, stride: int, *, aside: bool = False) 
     found = {picture.key: _draw(picture, steps, run, stride) for picture in wanted}
     if reward := found.get("reward"):
         reward["series"] += _validation_reward(run)
+    if parts := found.get("parts"):
+        _mark_watched(parts["series"], run)
     return [*filter(None, found.values())]
+
+
+def _mark_watched(lines: Iterable[dict[str, Any]], run: TrainingRun) -> None:
+    """Name the lines of watched parts so, and draw them over the steps in which they judged anything: with gaps, a
+    sample would hardly be seen."""
+    watched = {name.replace("_", " ") for name in run.reward_recipe.rubric.watched} if run.reward_recipe else set()
+    for line in lines:
+        if line["name"] in watched:
+            known = [(x, y) for x, y in zip(line["x"], line["y"], strict=True) if y is not None]
+            line |= {"name": f"{line['name']} (watched)", "x": [x for x, _ in known], "y": [y for _, y in known]}
 
 
 def _validation_reward(run: TrainingRun) -> list[dict[str, Any]]:
@@ -257,11 +271,15 @@ def validation(run: TrainingRun) -> list[dict[str, Any]]:
             groups.setdefault(name, {})[step] = found
     largest = sorted(groups, key=lambda name: -max(found["n"] for found in groups[name].values()))[: MOST_LINES - 1]
     left_out = len(groups) - len(largest)
-    lines = [(first, dict(points)), *((name, groups[name]) for name in largest)]
+    lines: list[Line] = [(first, dict(points)), *((name, groups[name]) for name in largest)]
     parts = sorted({part for _, found in lines for each in found.values() for part in each.get("parts", ())})
     pictures = [*VALIDATED, *(_of_part(part) for part in parts)]
     drawn = [spec for picture, value in pictures if (spec := _validated(picture, value, lines, run))]
-    together = [("all", dict(points)), *([(first, _of_first(points))] if len(run.task_sets) > 1 else []), *lines[1:]]
+    together: list[Line] = [
+        ("all", dict(points)),
+        *([(first, _of_first(points))] if len(run.task_sets) > 1 else []),
+        *lines[1:],
+    ]
     drawn += filter(None, [_validated(COST, lambda found: found.get("usd"), together[:MOST_LINES], run)])
     for spec in drawn if left_out else ():
         spec["note"] = "; ".join(filter(None, [spec["note"], f"{left_out} smaller slices left out"]))
@@ -303,7 +321,7 @@ def _unscored(found: Mapping[str, Any]) -> float | None:
 def _validated(
     picture: Picture,
     value: Callable[[Mapping[str, Any]], float | None],
-    lines: Sequence[tuple[str, Mapping[int, Mapping[str, Any]]]],
+    lines: Sequence[Line],
     run: TrainingRun,
 ) -> dict[str, Any] | None:
     scale = 100.0 if picture.share else 1.0

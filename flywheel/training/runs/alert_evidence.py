@@ -28,9 +28,20 @@ def alerts_of(run: TrainingRun, steps: Steps) -> list[dict[str, Any]]:
             newest.get("n"),
             run.tried.filter(PASSED).exclude(trajectory=None).exclude(trajectory__label="").count(),
             list(run.tried.filter(ONLY["overruled"]).values_list("step", flat=True)),
+            watched_of(run),
         )
     )
     return [{**asdict(alert), "attempts": _kept(run, alert)} for alert in found]
+
+
+def watched_of(run: TrainingRun) -> list[str]:
+    """The watched parts of its recipe, but for judges that their canaries have made void."""
+    if run.reward_recipe is None:
+        return []
+    judges = run.outside_calls.get("judges", {})
+    void = {name for name, row in judges.items() if row.get("void")}
+    names = run.reward_recipe.rubric.watched
+    return [name for name in names if not void & {name, f"{run.reward_recipe.name}.{name}"}]
 
 
 def _kept(run: TrainingRun, alert: Alert) -> int:

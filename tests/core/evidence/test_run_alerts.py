@@ -33,6 +33,9 @@ RISING = {"reward_mean": ramp(0.2, 0.7, noise=0.05)}
 RAISED: list[tuple[str, dict[str, Any]]] = [
     ("reward_hacking", {"steps": steps(**RISING), "held_out": FLAT_SCORES}),
     ("reward_hacking", {"steps": steps(**RISING), "validation": FLAT_SCORES, "held_out": RISING_SCORES}),
+    ("reward_hacking", {"steps": steps(reward__tone=ramp(0.4, 0.4, noise=0.1), **RISING), "watched": ["tone"]}),
+    ("reward_hacking", {"steps": steps(reward__tone=ramp(0.6, 0.3), **RISING), "watched": ["tone"],
+                        "validation": RISING_SCORES}),
     ("overruled", {"labelled": 8, "overruled": [3, 3, 17]}),
     ("overfitting", {"held_out": [(0, 0.2), (20, 0.6), (40, 0.4)]}),
     ("no_better", {"validation": [(0, 0.4), (20, 0.4), (40, 0.1)], "is_finished": True}),
@@ -69,6 +72,12 @@ QUIET: list[tuple[str, dict[str, Any]]] = [
     ("validation rises late", {"steps": steps(**RISING), "validation": [(0, 0.4), (20, 0.4), (40, 0.4), (60, 0.55)]}),
     ("too few evaluations", {"steps": steps(**RISING), "held_out": FLAT_SCORES[:2]}),
     ("the reward is noise", {"steps": steps(20, reward_mean=ramp(0.4, 0.5, 20, noise=0.3)), "held_out": FLAT_SCORES}),
+    ("what is watched rises too", {"steps": steps(reward__tone=ramp(0.4, 0.6), **RISING), "watched": ["tone"]}),
+    ("a sample is too small to tell",
+     {"steps": steps(reward__tone=ramp(0.5, 0.5, noise=0.9), **RISING), "watched": ["tone"]}),
+    ("it was judged in few steps",
+     {"steps": [*steps(9, reward__tone=lambda _: 0.4, **RISING), *steps(60, **RISING)[9:]], "watched": ["tone"]}),
+    ("a part that is learnt from", {"steps": steps(reward__tone=ramp(0.4, 0.4), **RISING)}),
     ("a label or two", {"labelled": 2, "overruled": [3, 5]}),
     ("one label may be a slip", {"labelled": 40, "overruled": [3]}),
     ("people agree", {"labelled": 40}),
@@ -112,6 +121,19 @@ def test_an_alert_says_what_it_saw_and_in_which_steps() -> None:
         41,
         50,
     )
+
+
+def test_a_watched_part_that_stays_flat_is_told_with_its_numbers_beside_a_flat_validation() -> None:
+    """It was judged in every other step."""
+    rows = steps(60, reward_mean=lambda step: step / 60)
+    for step, metrics in rows[::2]:
+        metrics["reward/tone"] = 0.5 if step < 30 else 0.45
+    (alert,) = alerts(Measurements(rows, validation=FLAT_SCORES, watched=["tone", "never_judged"]))
+    assert alert.saw.endswith(
+        "the validation score did not: 40% at step 0, 40% at step 60; "
+        "the watched part tone did not: 0.50, then 0.45 (judged in 30 steps)"
+    )
+    assert (alert.first, alert.last) == (49, 60), "and it leads to their attempts"
 
 
 def test_the_share_that_people_overrule_has_its_count_and_its_interval() -> None:

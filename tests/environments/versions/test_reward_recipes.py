@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Scope, User
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.digests import digest
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.refusals import Refused
@@ -71,6 +72,25 @@ def test_a_person_composes_one_and_makes_its_next_version(cast: Cast, sign_in: S
     added = page_of(client.post(new, {**sent, "do": "add", "kind": "regex", "p1-most": "96"}))
     assert "p2-shapes" in added
     assert sign_in(cast.stranger).get(reverse("environments:reward_recipe", args=[slug, "short", 1])).status_code == 404
+
+
+def test_a_judge_with_weight_0_is_watched_on_a_sample_that_the_form_takes(cast: Cast, sign_in: SignIn) -> None:
+    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url="http://127.0.0.1:9/v1")
+    client, new = sign_in(cast.builder), reverse("environments:make_recipe", args=[cast.project.slug])
+    sent = {
+        "parts": "2", "name": "watch", "do": "save",
+        "p0-type": "environment", "p0-name": "task", "p0-weight": "1",
+        "p1-type": "judge", "p1-name": "tone", "p1-weight": "0", "p1-criteria": "It is kind.", "p1-model": "m",
+        "p1-endpoint": "upstream", "p1-sees": "answer", "p1-sample": "0.25",
+    }  # fmt: skip
+    wrong = client.post(new, {**sent, "p1-sample": "2"})
+    assert (wrong.status_code, "2 is not a share above 0, up to 1" in page_of(wrong)) == (422, True)
+    saved = page_of(client.post(new, sent, follow=True))
+    assert "Passes what the verifier passes" in saved
+    assert "watched, 25% of attempts" in saved
+    again = page_of(client.get(f"{new}?of=watch@1"))
+    assert 'name="p1-sample" value="0.25"' in " ".join(again.split())
+    assert "p0-sample" not in again
 
 
 def test_a_program_makes_lists_and_reads_them(cast: Cast, client: Client, key: Any) -> None:

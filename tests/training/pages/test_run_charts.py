@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.edge.jobs import State
+from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.training.launch import launch_estimate
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
@@ -73,6 +75,22 @@ def test_what_a_trainer_measures_has_its_picture(metric: str, title: str, line: 
     assert (spec["title"], [each["name"] for each in spec["series"]]) == (title, [line])
     first, last = spec["series"][0]["y"]
     assert last == 2 * first > 0
+
+
+def test_a_watched_part_is_named_so_over_the_steps_in_which_it_judged(room: Room) -> None:
+    tone = {"type": "regex", "name": "kind_tone", "weight": 0, "read": "answer", "pattern": "please"}
+    actor, project = Actor(room.cast.builder), room.cast.project
+    recipe, _ = reward_recipe(project=project, name="kind", parts=[{"type": "environment"}, tone], actor=actor)
+    run = room.launch(algorithm="grpo", reward=recipe)
+    room.measured(run, 40, reward_mean=lambda step: step / 40, reward__environment=lambda step: step / 40)
+    for point in run.points.filter(step__in=range(1, 41, 2)):
+        point.values["reward/kind_tone"] = 0.5
+        point.save()
+    lines = {line["name"]: line for line in drawn(run)["Reward by part"]["series"]}
+    assert set(lines) == {"environment", "kind tone (watched)"}
+    assert lines["kind tone (watched)"]["x"] == list(range(1, 41, 2))
+    (alert,) = said(run, step_points(run)[0])
+    assert alert.endswith("and the watched part kind_tone did not: 0.50, then 0.50 (judged in 20 steps)")
 
 
 def test_a_value_head_has_its_pictures(room: Room) -> None:

@@ -40,6 +40,13 @@ def test_names() -> None:
     assert bad == ["reward_mean", "kl"]
 
 
+def test_a_part_that_judged_nothing_in_a_step_is_left_out_without_a_word() -> None:
+    """A watched judge is asked about a sample; one attempt has no spread."""
+    nothing = float("nan")
+    logs = {"rewards/tone/mean": nothing, "rewards/tone/std": nothing, "rewards/exact/mean": 0.5, "loss": nothing}
+    assert training_loop.canonical(logs) == ({"reward/exact": 0.5}, ["loss"])
+
+
 def test_what_is_no_number() -> None:
     told = Told()
     watch = training_loop.Watch(told)

@@ -60,10 +60,11 @@ def broker_of(lease: Lease, run: TrainingRun) -> Iterator["RunBroker | None"]:
     account = _Account(lease, run, judge, runners, aside, teacher)
     try:
         broker = None
-        if _is_there(lease, run, runners):
+        watched = watched_in(judges)
+        if _is_there(lease, run, runners, watched):
             parts = [part.settings for _, part in judges.values()]
             account.broker = _broker(run, runners, parts, account.settle, teacher)
-            broker = RunBroker(account.broker, judge, account, ALGORITHMS[run.algorithm].practises)
+            broker = RunBroker(account.broker, judge, account, ALGORITHMS[run.algorithm].practises, watched)
         yield broker
     finally:
         if teacher is not None:
@@ -101,14 +102,22 @@ def judges_of(run: TrainingRun) -> dict[str, tuple[str, Part]]:
     for name, spec in asking:
         for digest, part in rubric.judges(spec).items():
             is_taken = found.get(part.name, (digest, part))[0] != digest
-            found[f"{name}.{part.name}" if is_taken else part.name] = digest, part
+            own = f"{name}.{part.name}" if is_taken else part.name
+            if own not in found or found[own][1].is_watched:
+                found[own] = digest, part
     return found
 
 
-def _is_there(lease: Lease, run: TrainingRun, runners: Runners) -> bool:
+def watched_in(judges: Mapping[str, tuple[str, Part]]) -> frozenset[str]:
+    """The names of those judges whose word nothing is learnt from."""
+    learnt = {digest for digest, part in judges.values() if not part.is_watched}
+    return frozenset(name for name, (digest, _) in judges.items() if digest not in learnt)
+
+
+def _is_there(lease: Lease, run: TrainingRun, runners: Runners, watched: frozenset[str]) -> bool:
     """Whether whom the run asks can be asked. Raises TrainingFailed where not and it would learn from what they say."""
     try:
-        _meet(run, runners)
+        _meet(run, runners, watched)
     except (JudgeError, WorldError, GymError) as error:
         if ALGORITHMS[run.algorithm].practises:
             raise TrainingFailed(error.kind, f"its attempts cannot be judged: {error}") from error
@@ -132,9 +141,12 @@ def _broker(
 
 
 class RunBroker:
-    def __init__(self, broker: Broker, judge: Judge, account: "_Account", learns: bool) -> None:
-        """`learns`: whether the run learns from what is said here."""
+    def __init__(
+        self, broker: Broker, judge: Judge, account: "_Account", learns: bool, watched: frozenset[str] = frozenset()
+    ) -> None:
+        """`learns`: whether the run learns from what is said here, but for the `watched` judges."""
         self._broker, self._judge, self._account, self._learns = broker, judge, account, learns
+        self._watched = watched
         self._is_told = False
 
     @property
@@ -151,8 +163,9 @@ class RunBroker:
         self._account.settle()
         for words in self._account.waits():
             lease.log(words, "warning")
-        if void := "; ".join(self._judge.void.values()):
-            if self._learns:
+        if found := self._judge.void:
+            void = "; ".join(found.values())
+            if self._learns and found.keys() - self._watched:
                 raise TrainingFailed("canary", void)
             if not self._is_told:
                 lease.log(f"what the judge said of this run counts for nothing: {void}", "warning")
@@ -253,9 +266,11 @@ def _environment(task_set: TaskSet, runners: Runners | None = None) -> envs.Envi
     return envs.build(version.environment.kind, version.config, version.verifier, runners or Runners())
 
 
-def _meet(run: TrainingRun, runners: Runners) -> None:
-    """Ask each of them once. Raises JudgeError, WorldError and GymError."""
-    recipe = run.reward_recipe.rubric if run.reward_recipe and "judge" in run.reward_recipe.rubric.needs else None
+def _meet(run: TrainingRun, runners: Runners, watched: frozenset[str]) -> None:
+    """Ask each of them once, but for what is only watched: that meets its canaries with its first question, and may be
+    away. Raises JudgeError, WorldError and GymError."""
+    learnt = run.reward_recipe.rubric.learnt if run.reward_recipe else None
+    recipe = learnt if learnt and "judge" in learnt.needs else None
     for task_set in run.task_sets:
         if not _needs(task_set) & kinds.OUTSIDE and recipe is None:
             continue
@@ -267,5 +282,5 @@ def _meet(run: TrainingRun, runners: Runners) -> None:
         for asking in (env, *by_recipe):
             if (judge := attempt_verdicts.judge_of(asking)) is not None:
                 judge.recall(attempt_verdicts.questions(asking, [(task, env.reset(task, 0))]))
-            project_judges.refuse(asking)
+            project_judges.refuse(asking, watched)
         gym_sessions.meet(env, task)

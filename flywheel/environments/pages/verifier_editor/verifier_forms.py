@@ -37,6 +37,12 @@ class Line:
     errors: dict[str, str] = field(default_factory=dict)
     shapes: bool = False
     is_of_recipe: bool = False
+    sample: str = ""
+    """Of a judge of a recipe: the share of attempts that it is asked about while it is watched; empty for the usual."""
+
+    @property
+    def can_sample(self) -> bool:
+        return self.is_of_recipe and self.type == "judge"
 
     @property
     def kind(self) -> PartType:
@@ -64,6 +70,8 @@ class Line:
         row: dict[str, Any] = {"type": self.type, "name": self.name.strip() or self.type}
         row["weight"] = _number(self.weight.strip() or "0")
         row |= {name: True for name, is_on in (("required", self.is_required), ("shapes", self.shapes)) if is_on}
+        if self.can_sample and self.sample.strip():
+            row["sample"] = _number(self.sample.strip())
         for key, setting in self.kind.settings.items():
             value = self.values.get(key, "").replace("\r\n", "\n")
             if setting.kind == "code" or value.strip():
@@ -123,6 +131,7 @@ class Draft:
                 name, weight = sent.get(f"p{place}-name", ""), sent.get(f"p{place}-weight", "")
                 required, shapes = (bool(sent.get(f"p{place}-{name}")) for name in ("required", "shapes"))
                 line = Line(len(lines), kind, name[:100], weight[:40], required, values, {}, shapes, of_kind == REWARD)
+                line.sample = sent.get(f"p{place}-sample", "")[:40]
                 lines.append(line)
         trajectories = sent.get("trajectories", "")[:2000]
         return cls(lines, sent.get("tasks", "")[:400], sent.get("rollouts", "")[:6], trajectories, kind=of_kind)
@@ -218,7 +227,9 @@ def _line(number: int, row: Mapping[str, Any], of_kind: str = KIND) -> Line:
     }
     name, weight = row.get("name", row["type"]), f"{row.get('weight', 1):.15g}"
     shapes = bool(row.get("shapes")) or PARTS[row["type"]].only_shapes
-    return Line(number, row["type"], name, weight, bool(row.get("required")), values, {}, shapes, of_kind == REWARD)
+    sample = f"{row['sample']:.15g}" if "sample" in row else ""
+    required = bool(row.get("required"))
+    return Line(number, row["type"], name, weight, required, values, {}, shapes, of_kind == REWARD, sample)
 
 
 def _shown(setting: Setting, value: Any) -> str:

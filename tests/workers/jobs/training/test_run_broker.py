@@ -18,6 +18,7 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.reward_recipes import reward_recipe
 from flywheel.training.launch import run_budgets
 from flywheel.training.models import Point, TrainingRun
+from flywheel.training.runs import alert_evidence
 from tests.conftest import Build
 from tests.workers.jobs.training.test_training_runs import Launch, carry_out, launched, log_of, page, version
 from tests.workers.judge_server import JudgeServer, judge_server
@@ -83,6 +84,30 @@ def test_a_recipe_asks_judges_of_its_own(launched: Launch, build: Build, server:
     report = run.outside_calls["judges"]["right"]
     assert 0 < report["judged"] <= expected["judgements"]
     assert report["canaries"] == 10
+
+
+@pytest.mark.parametrize("is_believed", [True, False])
+def test_a_watched_judge_is_asked_about_a_sample_and_ends_no_run(
+    is_believed: bool, launched: Launch, build: Build, server: JudgeServer
+) -> None:
+    """Even one that a canary has made void: nothing is learnt from it."""
+    base, task_set = version(build), build.task_set(train=6, held_out=5)
+    parts = [{"type": "environment", "name": "task", "weight": 1}, {**JUDGE, "weight": 0, "sample": 0.5}]
+    recipe, _ = reward_recipe(project=build.cast.project, name="watch", parts=parts, actor=Actor(build.cast.builder))
+    build.overridden(base, task_set)
+    if not is_believed:
+        server.mark = credulous
+    run = launched(algorithm="grpo", steps=2, base=base, task_set=task_set, reward=recipe)
+    assert run.outside_calls["expected"]["judgements"] == 8
+    carry_out(run)
+    assert run.state == State.SUCCEEDED, run.error
+    figures = run.points.get(kind=Point.Kind.STEP, step=2).values
+    assert figures["unscored"] == 0
+    report = run.outside_calls["judges"]["right"]
+    assert 0 < run.outside_calls["questions"]["judge"] < 16
+    assert bool(report["void"]) is not is_believed
+    assert ("counts for nothing" in log_of(run)) is not is_believed
+    assert alert_evidence.watched_of(run) == (["right"] if is_believed else [])
 
 
 def test_a_judge_that_can_be_talked_round_ends_the_run_before_it_learns(

@@ -291,7 +291,7 @@ def test_an_attempt_that_the_recipe_leaves_unscored_has_a_score_on_validation_an
     run: Any = SimpleNamespace(spec=spec, event=lambda _, **row: events.append(row))
     env = build("tool_call", {"tools": TOOLS}, {})
     recipe = {"kind": "reward", "parts": [{"type": "environment"}, {"type": "exact", "read": "answer", "target": "x"}]}
-    tasks = [replace(TASKS[0], id="with", target=TASKS[0].target | {"x": "y"}), replace(TASKS[0], id="without")]
+    tasks = [replace(TASKS[0], id="with", target={**TASKS[0].target, "x": "y"}), replace(TASKS[0], id="without")]
     rewards = Rewards(Judge(env, read(recipe)), tasks[:1], 1)
     engine = FakeEngine(lambda _: ChatResponse(text=COMPLETIONS["right"], tokens_out=8))
     ask = ProgressEval(run, env, tasks, engine, event="validation", limit=8, rewards=rewards)
