@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from django.http import HttpRequest
 from ninja import Field
-from pydantic import WithJsonSchema
+from pydantic import StrictInt, WithJsonSchema
 
 from flywheel.accounts.access import keyed
 from flywheel.agents.models import Version
@@ -61,6 +61,23 @@ def dataset_by_ref(request: HttpRequest, ref: str, field: str = "dataset") -> Da
         return newest
 
 
+class FullTuning(Body):
+    mode: Literal["full"]
+    """All weights."""
+
+
+class AdapterTuning(Body):
+    mode: Literal["lora", "qlora"]
+    """`qlora` has the base in 4 bits."""
+    rank: StrictInt = run_control.LORA["rank"]
+    """1 to 512."""
+    alpha: StrictInt = run_control.LORA["alpha"]
+    """1 to 512."""
+
+
+Tuning = Annotated[FullTuning | AdapterTuning, Field(discriminator="mode")]
+
+
 class ChoicesIn(Body):
     """Choices for a run, but for its base."""
 
@@ -75,9 +92,9 @@ class ChoicesIn(Body):
     """Id of a finished eval on the set's train split, whose attempts are used to build the dataset."""
     settings: dict[str, Any] = {}
     """Settings of the algorithm; its defaults if omitted."""
-    tuning: dict[str, Any] = {}
-    """`{"mode": "full"}` for all weights, or `{"mode": "lora", "rank": 8, "alpha": 16}`; `qlora`, of the same rank, has
-    the base in 4 bits. If omitted: all weights of a model of up to 50 million parameters, LoRA for larger ones."""
+    tuning: Tuning | None = None
+    """What is trained. If omitted or null: all weights of a model of up to 50 million parameters, LoRA for larger
+    ones."""
     seed: int = 1
     """Seed of the run."""
     budget: dict[str, float] = {}
@@ -111,7 +128,7 @@ class ChoicesIn(Body):
             environment_weights=self.environment_weights,
             rollouts=eval_of(request, self.rollouts),
             settings=self.settings,
-            tuning=self.tuning,
+            tuning=self.tuning.model_dump() if self.tuning else {},
             seed=self.seed,
             budget=self.budget,
             leave_out=self.leave_out,
@@ -136,14 +153,15 @@ class SweepIn(RunIn):
     settings of the algorithm, `trl.` and `lora.` fields, `seed`, and the adapter's `rank` and `alpha`."""
 
 
-def by_algorithm(base: type[ChoicesIn], name: str, *others: type[Body]) -> Any:
-    """Return `base` as a union over the algorithms: each member, `{name}_{algorithm}`, describes the settings of its
-    own. `run_control` checks their values, and says more than a schema could. `others` are what else may be asked."""
+def by_algorithm(base: type[Body], name: str, *others: type[Body]) -> Any:
+    """Return `base`, which has an algorithm and settings, as a union over the algorithms: each member,
+    `{name}_{algorithm}`, describes the settings of its own. `run_control` checks their values, and says more than a
+    schema could. `others` are what else may be asked."""
     members = (*(_of(algorithm, base, name) for algorithm in recipes.ALGORITHMS), *others)
     return Annotated[Union[members], Field(discriminator="algorithm")]  # noqa: UP007
 
 
-def _of(algorithm: str, base: type[ChoicesIn], name: str) -> type[ChoicesIn]:
+def _of(algorithm: str, base: type[Body], name: str) -> type[Body]:
     described = Annotated[dict[str, Any], WithJsonSchema(recipes.schema(algorithm))]
     about = base.model_fields["settings"].description
     fields: dict[str, Any] = {

@@ -1,17 +1,18 @@
 """Previews of what would be learnt, for programs: rows as tokens with the loss mask, before a run."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from django.http import HttpRequest
-from ninja import Router, Status
+from ninja import Field, Router, Status
+from pydantic import BeforeValidator
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import JobOut, Ref
 from flywheel.edge.refusals import Missing, one
-from flywheel.edge.schemas import Body, RefIn, Schema
+from flywheel.edge.schemas import Body, RefIn, Schema, made
 from flywheel.evals.api.references import task_set_of, version_of
-from flywheel.training.api.references import dataset_by_ref
+from flywheel.training.api.references import by_algorithm, dataset_by_ref
 from flywheel.training.launch import preview_jobs
 from flywheel.training.models import TokenPreview
 
@@ -26,9 +27,22 @@ class TokenPreviewIn(Body):
     task_set: RefIn = ""
     """`name@version` whose environment's tools the prompts list; needed only if the dataset comes from elsewhere."""
     algorithm: str = ""
-    """If empty, the first algorithm that learns from rows of this kind."""
+    """If empty or omitted, the first algorithm that learns from rows of this kind."""
     settings: dict[str, Any] = {}
     """Settings of the algorithm, such as `max_length`; its defaults if omitted."""
+
+
+def _with_algorithm(asked: Any) -> Any:
+    """Have the union tell its members apart where the request names no algorithm."""
+    return {"algorithm": "", **asked} if isinstance(asked, dict) else asked
+
+
+if TYPE_CHECKING:
+    TypedPreviewIn = TokenPreviewIn
+else:
+    about = TokenPreviewIn.model_fields["algorithm"].description
+    usual = made("Preview_usual", TokenPreviewIn, algorithm=(Literal[""], Field(default="", description=about)))
+    TypedPreviewIn = Annotated[by_algorithm(TokenPreviewIn, "Preview", usual), BeforeValidator(_with_algorithm)]
 
 
 class SpanOut(Schema):
@@ -112,7 +126,7 @@ class TokenPreviewOut(JobOut):
 
 
 @router.post("/token-previews", response={200: TokenPreviewOut, 202: TokenPreviewOut}, auth=Key(Scope.TRAIN))
-def preview_tokens(request: HttpRequest, asked: TokenPreviewIn) -> Status[TokenPreview]:
+def preview_tokens(request: HttpRequest, asked: TypedPreviewIn) -> Status[TokenPreview]:
     """Show what a run would learn from: rows as the trainer would get them, in tokens, with the loss mask. The same
     request again returns the existing preview with 200."""
     dataset = dataset_by_ref(request, asked.dataset)

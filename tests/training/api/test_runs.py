@@ -132,15 +132,16 @@ def test_other_projects_and_weaker_keys_get_nothing(room: Room, client: Client, 
 
 
 @pytest.mark.parametrize(
-    ("path", "inside"),
+    ("path", "inside", "others"),
     [
-        ("training-runs", ()),
-        ("training-runs/forecast", ()),
-        ("training-sweeps", ()),
-        ("training-pipelines", ("stages",)),
+        ("training-runs", (), set()),
+        ("training-runs/forecast", (), set()),
+        ("training-sweeps", (), set()),
+        ("training-pipelines", ("stages",), {"prompt"}),
+        ("token-previews", (), {""}),
     ],
 )
-def test_the_description_has_a_request_for_each_algorithm(path: str, inside: tuple[str, ...]) -> None:
+def test_the_description_has_a_request_for_each_algorithm(path: str, inside: tuple[str, ...], others: set[str]) -> None:
     """Its discriminator leads from the algorithm to its own settings."""
     described = api.get_openapi_schema()
     schemas = described["components"]["schemas"]
@@ -149,11 +150,27 @@ def test_the_description_has_a_request_for_each_algorithm(path: str, inside: tup
         asked = schemas[asked["$ref"].rpartition("/")[2]]["properties"][name]["items"]
     assert asked["discriminator"]["propertyName"] == "algorithm"
     refs = asked["discriminator"]["mapping"]
-    assert refs.keys() == {*recipes.ALGORITHMS, *({"prompt"} if inside else ())}
+    assert refs.keys() == {*recipes.ALGORITHMS, *others}
     for algorithm in recipes.ALGORITHMS:
         properties = schemas[refs[algorithm].rpartition("/")[2]]["properties"]
         assert properties["algorithm"]["const"] == algorithm
         assert properties["settings"]["properties"].keys() == recipes.defaults(algorithm).keys()
+
+
+def test_tuning_is_described_by_its_mode_and_refused_where_a_field_is_of_another(
+    room: Room, call: Callable[..., Any]
+) -> None:
+    schemas = api.get_openapi_schema()["components"]["schemas"]
+    for name, of in (("Launch_sft", "tuning"), ("RunOut", "tuning"), ("PipelineStageOut", "tuning")):
+        described = schemas[name]["properties"][of]
+        union = next((each for each in described.get("anyOf", []) if "discriminator" in each), described)
+        assert union["discriminator"]["mapping"].keys() == {"full", "lora", "qlora"}
+    assert schemas["AdapterTuning"]["properties"]["rank"]["default"] == 8
+    for tuning in ({"mode": "full", "rank": 8}, {"mode": "whole"}, {"mode": "lora", "rank": "8"}, {"rank": 8}):
+        (wrong,) = call("post", "training-runs", body(room, tuning=tuning), 422)["detail"]
+        assert "tuning" in wrong["loc"]
+    made = call("post", "training-runs", body(room, tuning={"mode": "lora", "rank": 4}), 201)
+    assert made["tuning"] == {"mode": "lora", "rank": 4, "alpha": 16}
 
 
 def test_an_unknown_algorithm_and_a_foreign_setting_are_named(room: Room, call: Callable[..., Any]) -> None:

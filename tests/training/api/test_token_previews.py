@@ -28,5 +28,9 @@ def test_a_preview_is_asked_for_once_and_read_when_it_is_ready(
     TokenPreview.objects.update(state=State.SUCCEEDED, result=MADE)
     found = client.get(f"{ADDRESS}/{first.json()['id']}", headers=headers).json()
     assert found["preview"] == MADE
+    named = {**sent, "algorithm": "sft", "settings": {"max_length": 512}}
+    assert client.post(ADDRESS, named, content_type="application/json", headers=headers).status_code == 202
+    unknown = client.post(ADDRESS, {**sent, "algorithm": "magic"}, content_type="application/json", headers=headers)
+    assert (unknown.status_code, "'sft', 'dpo'" in unknown.json()["detail"][0]["msg"]) == (422, True)
     refused = client.post(ADDRESS, {**sent, "dataset": ""}, content_type="application/json", headers=headers)
     assert refused.status_code == 404
