@@ -172,11 +172,11 @@ def _flat_scores(measured: Measurements) -> str:
 
 
 def _flat_part(measured: Measurements, name: str, reward: _Growth) -> str:
-    """That a watched part did not rise; empty where it did, is too new, or could have risen as the reward did without
-    its sample showing it."""
+    """That no rise of a watched part is seen; empty where one is, where the part is too new, or where its sample is too
+    small to rule out a rise half as large as the reward's."""
     series = measured.series(f"reward/{name}")
     own = _growth(series)
-    if own is None or own.gain > FLAT or own.gain + 2 * own.error >= reward.gain:
+    if own is None or own.is_by(FLAT) or own.gain + 2 * own.error >= reward.gain / 2:
         return ""
     return f"the watched part {name} did not: {own.before:.2f}, then {own.after:.2f} (judged in {len(series)} steps)"
 

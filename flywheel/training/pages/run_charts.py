@@ -135,7 +135,7 @@ VALIDATED: list[tuple[Picture, Callable[[Mapping[str, Any]], float | None]]] = [
     (Picture("success", "Success", {}, share=True), lambda found: found["success"]),
     (Picture("score", "Mean score", {}, share=True), lambda found: found.get("score")),
     (
-        Picture("reward", "Reward on validation", {}, axis="reward", note="as in training, with shaping and penalties"),
+        Picture("reward", "Mean reward", {}, axis="reward", note="with shaping and penalties"),
         lambda found: found.get("reward"),
     ),
     (Picture("invalid", "Unreadable answers", {}, share=True), lambda found: found.get("invalid")),

@@ -205,7 +205,7 @@ def test_the_reward_on_validation_is_drawn_beside_that_of_training_and_by_slice(
         Point.objects.create(run=run, kind=Point.Kind.VALIDATION, step=step, at=NOON, values=values)
     mean, aside = drawn(run)["Reward"]["series"]
     assert (mean["x"], aside["name"], aside["x"], aside["y"]) == ([1, 2], "on validation", [0, 2], [-0.25, None])
-    picture = next(spec for spec in run_charts.validation(run) if spec["title"] == "Reward on validation")
+    picture = next(spec for spec in run_charts.validation(run) if spec["title"] == "Mean reward")
     assert {line["name"]: line["y"] for line in picture["series"]} == {"all": [-0.25, None], "short": [0.75] * 2}
 
 
