@@ -86,6 +86,25 @@ def test_a_recipe_asks_judges_of_its_own(launched: Launch, build: Build, server:
     assert report["canaries"] == 10
 
 
+def test_validation_asks_the_judges_of_a_recipe_too_and_has_the_reward(
+    launched: Launch, build: Build, server: JudgeServer
+) -> None:
+    """Within what was forecast, and the best weights are those of the best reward."""
+    base, task_set = version(build), build.task_set(train=6, held_out=5)
+    parts = [{"type": "environment", "name": "task", "weight": 1}, {**JUDGE, "weight": 1}]
+    recipe, _ = reward_recipe(project=build.cast.project, name="both", parts=parts, actor=Actor(build.cast.builder))
+    build.overridden(base, task_set, recipe)
+    settings = {"validation_share": 0.4, "best_metric": "reward"}
+    run = launched(algorithm="grpo", steps=2, base=base, task_set=task_set, reward=recipe, settings=settings)
+    carry_out(run)
+    assert run.state == State.SUCCEEDED, run.error
+    points = {point.step: point.values for point in run.points.filter(kind=Point.Kind.VALIDATION)}
+    assert all(values["rewarded"] == values["n"] > 0 for values in points.values())
+    assert run.chosen_step == min((step for step in points if step), key=lambda step: -points[step]["reward"])
+    assert run.outside_calls["expected"]["judgements"] > 16
+    assert run.outside_calls["questions"]["judge"] <= run.outside_calls["expected"]["judgements"]
+
+
 @pytest.mark.parametrize("is_believed", [True, False])
 def test_a_watched_judge_is_asked_about_a_sample_and_ends_no_run(
     is_believed: bool, launched: Launch, build: Build, server: JudgeServer
