@@ -88,6 +88,10 @@ class SplitUnit(models.Model):
     """Of each signal after it."""
     trajectories = models.PositiveIntegerField(default=0)
     """Of its judged part."""
+    overriding_calls = models.PositiveIntegerField(default=0)
+    """Calls of its judged part in which the caller said something otherwise than the version."""
+    overrides = models.JSONField(default=dict, blank=True)
+    """By name, such as `temperature`, how many of those calls said that otherwise."""
 
     class Meta:
         constraints = [

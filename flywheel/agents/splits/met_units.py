@@ -73,8 +73,8 @@ known AS (
 made AS (
     INSERT INTO agents_splitunit
         (split_id, kind, name, trace_id, is_candidate, share, is_assigned, met_at, look_at, mixed, parts, wealth,
-        trajectories)
-    SELECT split.id, %s, %s, %s, %s::int < split.share, split.share, %s, now(), now(), '', '{}', '{}', 0
+        trajectories, overriding_calls, overrides)
+    SELECT split.id, %s, %s, %s, %s::int < split.share, split.share, %s, now(), now(), '', '{}', '{}', 0, 0, '{}'
     FROM split, (SELECT set_config('synchronous_commit', 'off', true)) AS unflushed
     WHERE NOT EXISTS (SELECT FROM known)
     ON CONFLICT (split_id, kind, name) DO NOTHING

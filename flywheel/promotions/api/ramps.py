@@ -199,6 +199,15 @@ class RampOut(Schema):
         return str(row.finding.get("words", ""))
 
 
+class OverrideOut(Schema):
+    name: str
+    """What calls said otherwise than the version, such as `temperature`, `system` or `tools`."""
+    sessions: int
+    calls: int
+    query: str
+    """Lists their trajectories since the ramp began: the `q` of `/trajectories`."""
+
+
 class ArmOut(Schema):
     met: int
     """Sessions that met this arm."""
@@ -212,6 +221,11 @@ class ArmOut(Schema):
     """Final sessions whose outcome nobody reported."""
     assigned: int
     """Sessions whose agent asked for its arm, and calls its model itself."""
+    overriding: int
+    """Final sessions with calls that said something otherwise than the version: they compare less than they seem to."""
+    overriding_calls: int
+    overrides: list[OverrideOut]
+    """What they said otherwise, the most frequent first."""
     failures: float
     """Sessions that failed; of a session that failed in part, the part."""
     failure_rate: float | None

@@ -16,7 +16,7 @@ from django.db import connection
 
 from flywheel.core.evidence.ramp.ramp_plan import BUCKET
 from flywheel.failures.models import ProjectBucket, Proposal
-from flywheel.trajectories.ingest.gateway.journals.journal_traces import OUR_END
+from flywheel.trajectories.ingest.gateway.journals.journal_traces import OUR_END, OVERRIDES
 from flywheel.trajectories.models import Label, Outcome
 
 SURE: Final = 0.5
@@ -41,6 +41,10 @@ SELECT trajectory_id, array_agg(DISTINCT answered_by), count(*),
        sum(extract(epoch FROM ended_at - started_at))
 FROM trajectories_step
 WHERE trajectory_id = ANY(%(ids)s) AND starts_with(answered_by, %(agent)s || '@') GROUP BY trajectory_id
+"""
+_OVERRIDES = """
+SELECT trajectory_id, body #> '{raw,gateway,overrides}' FROM trajectories_step
+WHERE trajectory_id = ANY(%(ids)s) AND starts_with(answered_by, %(agent)s || '@')
 """
 
 
@@ -85,6 +89,20 @@ def calls_of(agent: str, rows: Sequence[Read]) -> dict[int, Calls]:
     with connection.cursor() as cursor:
         cursor.execute(_CALLS, {"ids": [row.pk for row in rows], "agent": agent, "our_end": OUR_END})
         return {pk: Calls(names, count, errors, float(seconds or 0)) for pk, names, count, errors, seconds in cursor}
+
+
+def overrides_of(agent: str, rows: Sequence[Read]) -> dict[int, list[list[str]]]:
+    """By trajectory the names of what each of its calls said otherwise than the version that answered it, without calls
+    that overrode nothing. Only of trajectories that say so themselves are the wide steps read; who merely claims it has
+    no such step."""
+    found: dict[int, list[list[str]]] = defaultdict(list)
+    if ids := [row.pk for row in rows if OVERRIDES in row.attributes]:
+        with connection.cursor() as cursor:
+            cursor.execute(_OVERRIDES, {"ids": ids, "agent": agent})
+            for pk, names in cursor:
+                if names:
+                    found[pk].append(names)
+    return found
 
 
 def kinds_of(project: int, bucket: str) -> list[str]:

@@ -5,18 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from django.db import connection
 from django.db.models import Count, F, FloatField, Q, QuerySet, Sum, Value, Window
 from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast, Greatest, Lag, Ln
+from django.db.models.functions import Cast, Coalesce, Greatest, Lag, Ln
 
-from flywheel.agents.models import Split, SplitUnit
+from flywheel.agents.models import Split, SplitUnit, Version
 from flywheel.core.evidence.ramp.ramp_judge import DOUBT, MISSING, PROOF, doubts
 from flywheel.core.evidence.ramp.ramp_plan import BUCKET, SIGNALS, WHOLE, Plan
 from flywheel.core.evidence.statistics.sequential.arm_difference import Difference, difference, not_worse
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_units
 from flywheel.trajectories.annotations.project_buckets import name_of
+from flywheel.trajectories.ingest.gateway.journals.journal_traces import OVERRIDES
 from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.search import grammar
 
 POINTS: Final = 500
 """Of a line of wealth."""
@@ -26,6 +29,24 @@ MOVED: Final = 10
 """Sessions that are listed."""
 CROWDED: Final = ramp_units.TRAJECTORIES
 """Judged trajectories from which on a session is listed as shared: one name is perhaps given to everybody."""
+_OVERRIDES = """
+SELECT is_candidate, said.key, count(*), sum(said.value::int)
+FROM agents_splitunit CROSS JOIN LATERAL jsonb_each_text(overrides) AS said
+WHERE split_id = %s AND number IS NOT NULL AND overriding_calls > 0
+GROUP BY is_candidate, said.key ORDER BY count(*) DESC, said.key
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Something that a version brings, and that calls of final sessions said otherwise."""
+
+    name: str
+    """Such as `temperature`, `system` or `tools`."""
+    sessions: int
+    calls: int
+    query: str
+    """Of the filter bar, for the trajectories with such calls since the ramp began."""
 
 
 @dataclass(slots=True)
@@ -39,6 +60,11 @@ class Arm:
     """Final ones whose result nobody learnt."""
     assigned: int = 0
     """Those whose agent called its model itself."""
+    overriding: int = 0
+    """Final ones with calls that said something otherwise than the version."""
+    overriding_calls: int = 0
+    overrides: list[Override] = field(default_factory=list)
+    """The most frequent first."""
     parts: dict[str, float] = field(default_factory=dict)
     """By signal, how many final sessions went wrong; a part of a session counts as a part."""
     judged: dict[str, int] = field(default_factory=dict)
@@ -152,6 +178,8 @@ def evidence(ramp: Ramp) -> Evidence:
                 mixed[reason.label] = mixed.get(reason.label, 0) + count
         if row["share"] == plan.steps[max(ramp.stage, 0)].share:
             in_stage += row["final"]
+    if live.overriding or candidate.overriding:
+        live.overrides, candidate.overrides = _overrides(ramp)
     wealth = wealth_now(ramp.split, plan)
     found = doubts(
         plan, wealth, *([(share, *counts) for share, counts in sorted(counted.items())] for counted in (met, judged))
@@ -254,6 +282,8 @@ def _by_share(split: Split, signals: Sequence[str]) -> list[dict[str, Any]]:
         "met": Count("pk"),
         "final": Count("number"),
         "assigned": Count("pk", filter=Q(is_assigned=True)),
+        "overriding": Count("pk", filter=is_final & Q(overriding_calls__gt=0)),
+        "overriding_calls": Coalesce(Sum("overriding_calls", filter=is_final), 0),
     }
     counts |= {f"mixed_{reason}": Count("pk", filter=Q(mixed=reason)) for reason in SplitUnit.Mixed}
     for at, key in enumerate(signals):
@@ -267,11 +297,35 @@ def _add(arm: Arm, row: Mapping[str, Any], signals: Sequence[str]) -> None:
     arm.met += row["met"]
     arm.final += row["final"]
     arm.assigned += row["assigned"]
+    arm.overriding += row["overriding"]
+    arm.overriding_calls += row["overriding_calls"]
     arm.mixed += sum(row[f"mixed_{reason}"] for reason in SplitUnit.Mixed)
     for at, key in enumerate(signals):
         arm.parts[key] = arm.parts.get(key, 0.0) + (row[f"part_{at}"] or 0.0)
         arm.judged[key] = arm.judged.get(key, 0) + row[f"judged_{at}"]
     arm.missing = arm.final - arm.judged["failed"]
+
+
+def _overrides(ramp: Ramp) -> tuple[list[Override], list[Override]]:
+    """Count what final sessions of the live version, and of the candidate, said otherwise."""
+    found: dict[bool, list[Override]] = {False: [], True: []}
+    versions = {False: ramp.candidate.baseline, True: ramp.candidate.version}
+    with connection.cursor() as cursor:
+        cursor.execute(_OVERRIDES, [ramp.split_id])
+        for is_candidate, name, sessions, calls in cursor:
+            query = _overriding(versions[is_candidate], name, ramp)
+            found[is_candidate].append(Override(name, sessions, calls, query))
+    return found[False], found[True]
+
+
+def _overriding(version: Version, name: str, ramp: Ramp) -> str:
+    terms = (
+        grammar.term("agent", version.agent.name),
+        grammar.term("version", str(version.number)),
+        grammar.show(grammar.Term("attr", (grammar.Value(f"*{name}*"),), OVERRIDES)),
+        grammar.term("after", f"{ramp.split.created_at:%Y-%m-%d}"),
+    )
+    return " ".join(terms)
 
 
 def _signals(ramp: Ramp, wealth: Mapping[str, float], live: Arm, candidate: Arm) -> list[SignalRow]:

@@ -140,12 +140,15 @@ def _harm(ramp: Ramp, unit: SplitUnit, signals: Sequence[str]) -> dict[str, Any]
 def _save(units: Sequence[SplitUnit]) -> None:
     """Each session is frozen once, whoever looks."""
     rows: list[Any] = [
-        (unit.number, unit.frozen_at, unit.mixed, Jsonb(unit.parts), Jsonb(unit.wealth), unit.trajectories, unit.pk)
+        (
+            *(unit.number, unit.frozen_at, unit.mixed, Jsonb(unit.parts), Jsonb(unit.wealth), unit.trajectories),
+            *(unit.overriding_calls, Jsonb(unit.overrides), unit.pk),
+        )
         for unit in units
     ]
     statement = (
         "UPDATE agents_splitunit SET number = %s, frozen_at = %s, mixed = %s, parts = %s, wealth = %s, "
-        "trajectories = %s WHERE id = %s AND frozen_at IS NULL"
+        "trajectories = %s, overriding_calls = %s, overrides = %s WHERE id = %s AND frozen_at IS NULL"
     )
     with connection.cursor() as cursor:
         cursor.executemany(statement, rows)

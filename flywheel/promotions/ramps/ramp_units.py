@@ -6,7 +6,7 @@ known after `wait_s` counts as missing. Then it is read once, and never again: w
 judgement. One that had begun before the ramp is judged in neither arm: live answered its beginning.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,7 +17,15 @@ from flywheel.agents.models import Split, SplitUnit
 from flywheel.agents.splits.assignment_tokens import is_assignment
 from flywheel.core.evidence.ramp.ramp_plan import Plan
 from flywheel.failures.detectors import proposals
-from flywheel.promotions.claims.session_results import COLUMNS, UNSAFE, Read, buckets_of, calls_of, parts_of
+from flywheel.promotions.claims.session_results import (
+    COLUMNS,
+    UNSAFE,
+    Read,
+    buckets_of,
+    calls_of,
+    overrides_of,
+    parts_of,
+)
 from flywheel.promotions.models import Ramp
 from flywheel.trajectories.formats.semantics.sent_attributes import ASSIGNMENT
 from flywheel.trajectories.models import Source
@@ -72,10 +80,13 @@ def final(ramp: Ramp, now: datetime) -> list[SplitUnit]:
             quiet = _last(unit, of_units[unit.pk]) + timedelta(seconds=plan.quiet_s)
             unit.look_at = max(now + pause, min(quiet, now + SELDOM))
     SplitUnit.objects.bulk_update([unit for unit in units if unit.pk in later], ["look_at"], batch_size=500)
+    overrides = overrides_of(split.agent.name, [row for unit in ready for row in of_units[unit.pk]])
     versions = {True: answerer(split, is_candidate=True), False: answerer(split, is_candidate=False)}
     for unit in ready:
         of_unit = of_units[unit.pk]
         unit.frozen_at, unit.trajectories = now, len(of_unit)
+        said = [names for row in of_unit for names in overrides.get(row.pk, ())]
+        unit.overriding_calls, unit.overrides = len(said), Counter(name for names in said for name in names)
         answerers = {name for row in of_unit if row.pk in calls for name in calls[row.pk].answered_by}
         unit.mixed = _mixed(answerers, versions[unit.is_candidate], versions[not unit.is_candidate])
         if any(row.received_at < split.created_at for row in of_unit):

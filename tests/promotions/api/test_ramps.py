@@ -1,8 +1,10 @@
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from flywheel.agents.models import Agent
 from flywheel.promotions.models import Candidate, Ramp
@@ -72,6 +74,19 @@ def test_the_numbers_of_a_ramp(ramp: Ramp, met: Met, ask: Callable[..., Any]) ->
     assert (numbers["used"], numbers["difference"]["live"], numbers["in_stage"]) == (5, 2, 5)
     assert "Next stage (50%) in at least 5 sessions" in numbers["next"]
     assert {row["key"] for row in numbers["signals"]} == {"failed", "unsafe", "errors", "invalid", "missing"}
+
+
+def test_calls_that_override_the_version_are_counted_with_what_lists_them(
+    ramp: Ramp, met: Met, ask: Callable[..., Any]
+) -> None:
+    met(True, overrides=[["temperature"]], version=ramp.candidate.version, started_at=timezone.now())
+    met(False)
+    ramp_judging.look()
+    numbers = ask(f"/ramps/{ramp.pk}")["numbers"]
+    assert (numbers["live"]["overriding"], numbers["live"]["overrides"]) == (0, [])
+    [row] = numbers["candidate"]["overrides"]
+    assert (row["name"], row["sessions"], row["calls"]) == ("temperature", 1, 1)
+    assert len(ask(f"/trajectories?{urlencode({'q': row['query']})}")["items"]) == 1
 
 
 @pytest.mark.parametrize("move", ["stop", "take-back"])

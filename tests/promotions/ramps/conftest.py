@@ -1,6 +1,6 @@
 """A running ramp, and sessions that met it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from flywheel.agents.splits import open_splits
 from flywheel.core.evidence.ramp.ramp_plan import Holdback, Plan, Stage
 from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.ramps import ramp_judging, ramp_moves, ramp_units
+from flywheel.trajectories.formats.semantics import sent_attributes
 from flywheel.trajectories.models import Step
 from tests.conftest import Build, Cast
 
@@ -56,7 +57,15 @@ def met(build: Build, ramp: Ramp) -> Met:
 
 
 def met_in(build: Build, ramp: Ramp) -> Met:
-    def make(is_candidate: bool, *, outcome: str | None = "success", ago: float = 120.0, **fields: Any) -> SplitUnit:
+    def make(
+        is_candidate: bool,
+        *,
+        outcome: str | None = "success",
+        ago: float = 120.0,
+        overrides: Sequence[Sequence[str]] = (),
+        **fields: Any,
+    ) -> SplitUnit:
+        """`overrides` has for each of the first calls what it says otherwise than the version."""
         number = next(build.numbers)
         split = ramp.split
         split.refresh_from_db()
@@ -77,7 +86,12 @@ def met_in(build: Build, ramp: Ramp) -> Met:
             outcome=outcome,
             **{"changed_at": at, "detected_at": at, "started_at": at} | fields,
         )
+        if overrides:
+            names = {f"gateway.overrides={' '.join(each)}" for each in overrides}
+            row.attributes = sent_attributes.merged([], names)
+            row.save(update_fields=["attributes"])
         for position, name in enumerate(calls, 10):
+            said = overrides[position - 10 : position - 9]
             Step.objects.create(
                 trajectory=row,
                 span_id=f"c{position}",
@@ -88,6 +102,7 @@ def met_in(build: Build, ramp: Ramp) -> Met:
                 status=status,
                 error=error,
                 answered_by=name,
+                body={"raw": {"gateway": {"overrides": said[0]}}} if said else {},
             )
         return unit
 

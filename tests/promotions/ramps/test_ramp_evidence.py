@@ -11,9 +11,11 @@ from flywheel.agents.models import SplitUnit
 from flywheel.core.evidence.ramp.ramp_judge import Judgement, Session
 from flywheel.core.evidence.statistics.sequential.arm_difference import difference
 from flywheel.promotions.models import Ramp
-from flywheel.promotions.ramps import ramp_evidence
+from flywheel.promotions.ramps import ramp_evidence, ramp_judging, ramp_units
 from flywheel.promotions.ramps.ramp_evidence import evidence, moved_most, shown_wealth, wealth_path
 from flywheel.promotions.ramps.ramp_words import next_words, standing_words
+from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.search import query
 from tests.promotions.ramps.conftest import Met
 
 
@@ -153,3 +155,36 @@ def test_what_happens_next_is_said_in_every_state(ramp: Ramp) -> None:
         ramp.state = state
         assert standing_words(ramp) == standing
         assert next_words(ramp, numbers).endswith(".")
+
+
+def test_sessions_and_calls_that_override_the_version_are_counted_by_arm(ramp: Ramp, met: Met) -> None:
+    candidate, live = (ramp_units.answerer(ramp.split, is_candidate=is_candidate) for is_candidate in (True, False))
+    met(True, answered_by=[candidate] * 2, overrides=[["system", "temperature"], ["temperature"]])
+    met(True, answered_by=[candidate], overrides=[["temperature"]])
+    met(True, answered_by=[candidate])
+    met(False, answered_by=[live])
+    mixed = met(True, answered_by=[candidate, live], overrides=[["tools"]])
+    ramp_judging.look()
+    found = evidence(Ramp.objects.get(pk=ramp.pk))
+    assert SplitUnit.objects.get(pk=mixed.pk).mixed, "what is judged in neither arm is not counted"
+    assert (found.candidate.overriding, found.candidate.overriding_calls) == (2, 3)
+    said = [(row.name, row.sessions, row.calls) for row in found.candidate.overrides]
+    assert said == [("temperature", 2, 3), ("system", 1, 1)]
+    assert (found.live.overriding, found.live.overrides) == (0, [])
+
+
+def test_the_trajectories_with_such_calls_are_found_by_the_filter_that_comes_with_the_count(
+    ramp: Ramp, met: Met
+) -> None:
+    now = timezone.now()
+    fields = {"started_at": now}
+    candidate, live = ramp.candidate.version, ramp.candidate.baseline
+    unit = met(True, overrides=[["system", "temperature"]], version=candidate, **fields)
+    met(False, overrides=[["temperature"]], version=live, **fields)
+    met(True, overrides=[["system"]], version=candidate, **fields)
+    ramp_judging.look()
+    [row] = [row for row in evidence(Ramp.objects.get(pk=ramp.pk)).candidate.overrides if row.name == "temperature"]
+    asked = query.parse(row.query)
+    assert not asked.problems
+    rows = asked.apply(Trajectory.objects.filter(project=ramp.agent.project))
+    assert [row.session_id for row in rows] == [unit.name]

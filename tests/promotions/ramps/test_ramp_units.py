@@ -11,7 +11,7 @@ from flywheel.agents.splits.assignment_tokens import assignment_token
 from flywheel.core.evidence.ramp.ramp_plan import Plan, with_buckets
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_units
-from flywheel.trajectories.ingest.gateway.journals.journal_traces import OUR_END
+from flywheel.trajectories.ingest.gateway.journals.journal_traces import OUR_END, OVERRIDES
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import proposed
 from tests.promotions.ramps.conftest import Met
@@ -226,3 +226,15 @@ def test_a_session_that_waits_for_long_is_looked_at_less_often(ramp: Ramp, met: 
     waits = [SplitUnit.objects.get(pk=unit.pk).look_at - now for unit in (fresh, old)]
     assert waits[0] == timedelta(seconds=0.5)
     assert timedelta(seconds=14) < waits[1] < timedelta(seconds=16)
+
+
+def test_calls_that_override_what_the_version_brings_are_counted_by_name(ramp: Ramp, met: Met) -> None:
+    own = [ramp_units.answerer(ramp.split, is_candidate=True)]
+    twice = met(True, answered_by=own * 3, overrides=[["system", "temperature"], ["temperature"]])
+    plain = met(True, answered_by=own * 2)
+    claimed = met(True, answered_by=own)
+    Trajectory.objects.filter(session_id=claimed.name).update(attributes=["gateway.overrides=temperature", OVERRIDES])
+    found = {unit.name: (unit.overriding_calls, unit.overrides) for unit in final(ramp)}
+    assert found[twice.name] == (2, {"system": 1, "temperature": 2})
+    assert found[plain.name] == (0, {})
+    assert found[claimed.name] == (0, {}), "whoever sends the attribute alone has overridden nothing"

@@ -2,6 +2,7 @@ import random
 import re
 from collections.abc import Callable
 from html import unescape
+from urllib.parse import unquote
 
 import pytest
 from django.test import Client
@@ -149,6 +150,18 @@ def test_sessions_that_count_in_neither_arm_and_shared_ones_are_shown(ramp: Ramp
     assert "1 answered by both versions" in text
     assert "Sessions shared by many calls" in text
     assert "everybody" in text
+
+
+def test_calls_that_override_the_version_are_shown_with_a_list_of_them(ramp: Ramp, met: Met, client: Client) -> None:
+    met(True)
+    assert "Calls that override the version" not in text_of(client, address(looked(ramp)))
+    met(True, overrides=[["temperature"]])
+    response = client.get(address(looked(ramp)))
+    text = response.content.decode()
+    assert "1 of 2 final sessions" in text
+    [address_of] = re.findall(r'href="([^"]+overrides[^"]+)"', text)
+    assert "attr.gateway.overrides:*temperature*" in unquote(unescape(address_of))
+    assert client.get(unescape(address_of)).status_code == 200
 
 
 def test_ramps_are_listed_those_under_way_first(ramp: Ramp, met: Met, client: Client) -> None:
