@@ -136,6 +136,7 @@ class Prepared:
     queue: int
     candidate: Any
     """Whose lineage leads around the wheel."""
+    ramp: Any
 
 
 def prepare(project: Any, actor: Any, plan: Plan, *, has_grown: bool = True) -> Prepared:
@@ -153,11 +154,12 @@ def prepare(project: Any, actor: Any, plan: Plan, *, has_grown: bool = True) -> 
     queue = Queue.objects.filter(project=project).first()
     queue = queue or queue_definitions.make(project=project, actor=Actor(actor), wanted=Wanted("all of them"))
     candidate = chains.chained(project, actor, min(chains.TASKS, rows.count() // 4))
+    ramp = chains.ramped(candidate)
     if has_grown:
         intake.add(queue=queue, keys=rows.order_by("pk").values_list("pk", flat=True).iterator(), actor=Actor(actor))
         filling.analyse()
     ids = list(rows.exclude(trace_id=filling.LONG).order_by("?").values_list("trace_id", flat=True)[: plan.requests])
-    return Prepared(ids, filling.LONG, plan.long_steps, queue.pk, candidate)
+    return Prepared(ids, filling.LONG, plan.long_steps, queue.pk, candidate, ramp)
 
 
 def pages(project: Any, prepared: Prepared) -> list[Any]:
@@ -170,7 +172,7 @@ def pages(project: Any, prepared: Prepared) -> list[Any]:
         *known.of_search(slug, rows, random.Random(3)),
         *known.of_trajectory(slug, prepared.ids, prepared.long, prepared.long_steps),
         *known.of_review(slug, prepared.queue),
-        *known.of_lineage(slug, prepared.candidate),
+        *known.of_lineage(slug, prepared.candidate, prepared.ramp),
         *known.of_others(slug),
     ]
 

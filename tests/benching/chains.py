@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flywheel.accounts.models import Project, User
-    from flywheel.promotions.models import Candidate
+    from flywheel.promotions.models import Candidate, Ramp
 
 TASKS = 400
 """Of a large project."""
+SESSIONS = 30_000
+"""Of a long ramp, at most."""
 
 
 def chained(project: "Project", admin: "User", tasks: int) -> "Candidate":
@@ -58,3 +60,36 @@ def chained(project: "Project", admin: "User", tasks: int) -> "Candidate":
         baseline_eval=evaluated(used, task_set, passing=6),
         actor=Actor(admin),
     )
+
+
+def ramped(candidate: "Candidate") -> "Ramp":
+    """A ramp of the candidate that the newest sessions of its agent met, a quarter of them its own arm; made if it is
+    not there yet."""
+    from django.db import connection
+
+    from flywheel.agents.models import Split
+    from flywheel.core.evidence.ramp.ramp_plan import Plan
+    from flywheel.promotions.models import Ramp
+
+    if found := Ramp.objects.filter(candidate=candidate).first():
+        return found
+    agent, live = candidate.agent, candidate.baseline
+    split = Split.objects.create(
+        agent=agent, live=live, candidate=candidate.version, salt="bench", lease_until=candidate.created_at,
+        closed_at=candidate.created_at,
+    )  # fmt: skip
+    statement = """
+        INSERT INTO agents_splitunit (split_id, kind, name, trace_id, is_candidate, share, is_assigned, met_at, look_at,
+                                      mixed, parts, wealth, trajectories, overriding_calls, overrides)
+        SELECT %s, 'session', session_id, '', row_number() OVER () %% 4 = 0, 2500, false, now(), now(),
+               '', '{}', '{}', 1, 0, '{}'
+        FROM (SELECT DISTINCT session_id FROM trajectories_trajectory
+              WHERE agent_id = %s AND source = 'production' AND session_id <> '' LIMIT %s) AS sessions
+        """
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [split.pk, agent.pk, SESSIONS])
+        cursor.execute("ANALYZE agents_splitunit")
+    return Ramp.objects.create(
+        agent=agent, candidate=candidate, split=split, plan=Plan().to_json(), state=Ramp.State.STOPPED, reason="bench",
+        agent_generation=agent.generation, approved_by=candidate.version_eval.created_by,
+    )  # fmt: skip

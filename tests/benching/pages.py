@@ -165,7 +165,7 @@ class Desk:
             yield f"{self.url}/review/{self.item}/{verb}/"
 
 
-def of_lineage(slug: str, candidate: Any) -> Iterator[Page]:
+def of_lineage(slug: str, candidate: Any, ramp: Any) -> Iterator[Page]:
     """What everything in a turn came from and led to: all its counts, and a list."""
     run = candidate.version.produced_by.get()
     tasks = list(run.task_set.tasks.exclude(source=None).order_by("pk").select_related("source", "environment")[:30])
@@ -176,12 +176,17 @@ def of_lineage(slug: str, candidate: Any) -> Iterator[Page]:
         "version": [str(used), str(candidate.version)],
         "training_run": [str(run.pk)],
         "candidate": [str(candidate.pk)],
+        "ramp": [str(ramp.pk)],
+        "bucket": ["wrong_tool", "wrong_arguments"],
+        "environment": sorted({task.environment.name for task in tasks}),
     }
     for kind, refs in objects.items():
         addresses = [f"/p/{slug}/promotions/lineage/{kind}/{ref}/" for ref in refs]
         yield Page(f"lineage of a {kind.replace('_', ' ')}, counts", cycle(addresses), LINEAGE_MS, is_fragment=True)
     lists = [f"/p/{slug}/promotions/lineage/version/{used}/?level=down.{level}" for level in ("reported", "answered")]
     yield Page("lineage of a version, its traffic", cycle(lists), LINEAGE_MS)
+    arms = [f"/p/{slug}/promotions/lineage/ramp/{ramp.pk}/?level=down.met_{arm}" for arm in ("candidate", "live")]
+    yield Page("lineage of a ramp, its traffic", cycle(arms), LINEAGE_MS)
 
 
 def of_others(slug: str) -> Iterator[Page]:

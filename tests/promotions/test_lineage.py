@@ -12,23 +12,26 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent, SplitUnit, Version
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Missing
-from flywheel.environments.models import TaskSetMember
+from flywheel.environments.models import Suite, Task, TaskSetMember
 from flywheel.evals.models import Result
 from flywheel.failures.labels.decisions import decide
+from flywheel.failures.models import Recurrence
 from flywheel.failures.queues import intake
 from flywheel.failures.queues.queue_definitions import Wanted, make
 from flywheel.promotions.lineage import levels
 from flywheel.promotions.lineage.levels import counted, level_of, levels_of
 from flywheel.promotions.lineage.passport_kinds import KINDS, find, passport
 from flywheel.promotions.lineage.relations import RELATIONS
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.models import Candidate, Promotion, Ramp, Watch
 from flywheel.training.models import CheckpointVersion, Dataset, FixTrial, TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import Build, Cast
+from tests.promotions.ramps.conftest import Met, held, met, ramp
 
+__all__ = ["held", "met", "ramp"]
 SignIn = Callable[[User], Client]
 
 
@@ -64,6 +67,33 @@ def used(cast: Cast, candidate: Candidate, row: Trajectory) -> TrainingRun:
         task = TaskSetMember.objects.filter(task_set=task_set, split=split).order_by("task__number")[0].task
         type(task).objects.filter(pk=task.pk).update(source=row, failure=row.failures.get())
     return trained(cast, candidate, dataset(cast, task_set=task_set), candidate.version)
+
+
+def guard(cast: Cast, candidate: Candidate) -> Suite:
+    """The candidate's task set as a regression suite of its agent."""
+    return Suite.objects.create(
+        agent=candidate.agent,
+        name="no-harm",
+        version=1,
+        kind="safety",
+        task_set=candidate.version_eval.task_set,
+        rule="no_failure",
+        created_by=cast.builder,
+    )
+
+
+def came_back(candidate: Candidate, *rows: Trajectory) -> Recurrence:
+    """The watch saw the bucket again in these."""
+    return Recurrence.objects.create(
+        project=candidate.project,
+        bucket="wrong_tool",
+        version=candidate.baseline,
+        claim=0.02,
+        sessions=40,
+        failed=0.5,
+        path=[[40, 3.0]],
+        trajectories=[row.pk for row in rows],
+    )
 
 
 def shown(project: Project, kind: str, ref: object, way: str) -> dict[str, list[str]]:
@@ -115,6 +145,93 @@ def test_up_from_a_trajectory_to_the_tasks_that_trained_the_version_which_gave_i
         "correction": ["wrong tool"],
         "source": ["Move it"],
     }
+
+
+def test_a_bucket_leads_to_all_that_its_failures_became(cast: Cast, build: Build, candidate: Candidate) -> None:
+    row = build.trajectory("Move it", version=candidate.baseline)
+    run = used(cast, candidate, row)
+    other = build.trajectory("another kind")
+    decide(trajectory=other, actor=Actor(cast.reviewer), bucket="wrong_arguments")
+    Task.objects.filter(failure__in=row.failures.all()).update(bucket="wrong_tool")
+    Watch.objects.create(
+        promotion=Promotion.objects.get(agent=candidate.agent),
+        agent=candidate.agent,
+        claims={"bucket:wrong_tool": 0.02},
+        detectors="d",
+        read_to=timezone.now(),
+    )
+    came_back(candidate, row)
+    assert shown(cast.project, "bucket", "wrong_tool", "up") == {"category": ["wrong tool"], "labelled": ["Move it"]}
+    found = shown(cast.project, "bucket", "wrong_tool", "down")
+    assert found["category_task"] == [f"{task} of mail" for task in row.tasks.order_by("pk")]
+    assert found["category_claim"] == [str(candidate.baseline)]
+    assert found["coming_back"] == ["wrong tool"]
+    assert (found["data"], found["product"]) == ([str(run)], [str(candidate.version)])
+    assert shown(cast.project, "bucket", "unsafe_action", "up") == {}
+    with pytest.raises(Missing, match="no category nothing"):
+        find("bucket", "nothing", cast.project)
+
+
+def test_a_recurrence_leads_to_what_showed_it_and_to_the_version_whose_claim_broke(
+    cast: Cast, build: Build, candidate: Candidate
+) -> None:
+    rows = [build.trajectory(text) for text in ("one", "two", "a third")]
+    found = came_back(candidate, *rows[:2])
+    up = shown(cast.project, "recurrence", found.pk, "up")
+    assert (up["sign"], up["broken_claim"]) == (["one", "two"], [str(candidate.baseline)])
+    assert shown(cast.project, "trajectory", rows[0].trace_id, "down") == {"sign": ["wrong tool"]}
+    assert shown(cast.project, "trajectory", rows[2].trace_id, "down") == {}
+    assert shown(cast.project, "version", candidate.baseline, "down")["broken_claim"] == ["wrong tool"]
+
+
+def test_a_ramp_leads_to_the_traffic_of_each_arm(cast: Cast, build: Build, ramp: Ramp, met: Met) -> None:
+    sessions = [met(True, title="to the candidate"), met(False, title="to live")]
+    traced = build.trajectory("by its trace", agent=ramp.agent, session_id="")
+    SplitUnit.objects.create(
+        split=ramp.split, kind="beginning", name="a digest", trace_id=traced.trace_id, is_candidate=True, share=1
+    )
+    build.trajectory("of another agent", agent=build.agent("other"), session_id=sessions[0].name)
+    build.trajectory("before", agent=ramp.agent)
+    candidate = f"{ramp.candidate.version} against {ramp.candidate.baseline}"
+    found = shown(cast.project, "ramp", ramp.pk, "down")
+    assert found == {"met_candidate": ["to the candidate", "by its trace"], "met_live": ["to live"]}
+    up = shown(cast.project, "ramp", ramp.pk, "up")
+    assert (up["release"], up["proposal"]) == ([candidate], [str(ramp.candidate.version)])
+    title = f"ramp of {ramp.candidate.version}"
+    assert shown(cast.project, "candidate", ramp.candidate_id, "down") == {"release": [title]}
+    for name, way in (
+        ("to the candidate", "met_candidate"),
+        ("by its trace", "met_candidate"),
+        ("to live", "met_live"),
+    ):
+        trace_id = Trajectory.objects.get(title=name).trace_id
+        assert shown(cast.project, "trajectory", trace_id, "up")[way] == [title]
+    unmet = Trajectory.objects.get(title="of another agent")
+    assert shown(cast.project, "trajectory", unmet.trace_id, "up") == {}
+
+
+def test_a_ramp_that_finished_leads_to_its_promotion(cast: Cast, held: Ramp) -> None:
+    assert held.promotion
+    title = passport(KINDS["promotion"], held.promotion, cast.project).title
+    assert shown(cast.project, "ramp", held.pk, "down")["end"] == [title]
+    assert shown(cast.project, "promotion", held.promotion_id, "up")["end"] == [f"ramp of {held.candidate.version}"]
+
+
+def test_a_suite_and_an_environment_lead_to_their_tasks_and_evals(cast: Cast, candidate: Candidate) -> None:
+    suite, task_set = guard(cast, candidate), candidate.version_eval.task_set
+    evals = [str(candidate.version_eval), str(candidate.baseline_eval)]
+    assert shown(cast.project, "suite", suite.pk, "down") == {"guard_run": evals}
+    assert shown(cast.project, "suite", suite.pk, "up")["guard"] == [str(task_set)]
+    assert shown(cast.project, "task_set", task_set, "down")["guard"] == [f"{suite} of {candidate.agent}"]
+    assert shown(cast.project, "eval_run", candidate.version_eval_id, "up")["guard_run"] == [
+        f"{suite} of {candidate.agent}"
+    ]
+    found = shown(cast.project, "environment", "mail", "down")
+    task = Task.objects.order_by("pk")[0]
+    assert (found["world_set"], found["world"][0]) == ([str(task_set)], f"{task} of mail")
+    assert shown(cast.project, "task", f"mail:{task.number}", "up")["world"] == ["mail"]
+    Task.objects.update(split="sealed")
+    assert "world" not in shown(cast.project, "environment", "mail", "down"), "nobody lists sealed tasks"
 
 
 def test_a_version_tells_what_it_answered_from_what_is_only_reported(cast: Cast, build: Build, agent: Agent) -> None:
@@ -232,7 +349,9 @@ def test_every_relation_leads_both_ways_between_known_kinds() -> None:
     assert {name for each in RELATIONS for name in (each.source, each.target)} == set(KINDS)
     assert len({each.name for each in RELATIONS}) == len(RELATIONS)
     one_way = {each.name for each in RELATIONS if each.down is None or each.up is None}
-    assert one_way == {"answered_in_part", "attempted_by"}, "others of the same kinds lead back"
+    others = {"answered_in_part", "attempted_by"}  # of the same kinds, lead back
+    of_buckets = {each.name for each in RELATIONS if "bucket" in (each.source, each.target)}  # which are no rows
+    assert one_way == others | of_buckets
 
 
 @pytest.fixture
@@ -245,6 +364,10 @@ def everything(cast: Cast, build: Build, candidate: Candidate) -> dict[str, str]
     return {
         "trajectory": row.trace_id,
         "queue_item": str(row.queue_items.get().pk),
+        "bucket": "wrong_tool",
+        "environment": str(task.environment),
+        "suite": str(guard(cast, candidate).pk),
+        "recurrence": str(came_back(candidate, row).pk),
         "failure": str(row.failures.get().pk),
         "task": f"{task.environment}:{task.number}",
         "task_set": str(candidate.version_eval.task_set),
@@ -286,7 +409,9 @@ def test_digests_are_those_of_the_objects(
     assert digests["version"] == candidate.version.digest
     assert digests["candidate"] == candidate.report_digest
     assert digests["dataset"] == "d" * 64
-    assert {kind for kind, digest in digests.items() if digest is None} == {"trajectory", "queue_item", "promotion"}
+    assert {kind for kind, digest in digests.items() if digest is None} == {
+        *("trajectory", "queue_item", "bucket", "environment", "promotion", "recurrence")
+    }
     assert all(len(digest) == 64 for digest in digests.values() if digest)
 
 
@@ -305,6 +430,8 @@ def test_objects_of_another_project_are_not_found(
     cast: Cast, everything: dict[str, str], sign_in: SignIn, key: Any, client: Client
 ) -> None:
     headers = key("read", by=cast.stranger, project=cast.elsewhere)
+    said = client.get(f"/api/v1/lineage/bucket/{everything.pop('bucket')}", headers=headers).json()
+    assert {level["count"] for level in (*said["up"], *said["down"])} == {0}, "a built-in one is in every project"
     for kind, ref in everything.items():
         assert client.get(f"/api/v1/lineage/{kind}/{ref}", headers=headers).status_code == 404
         page = reverse("promotions:lineage", args=["elsewhere", kind, ref])

@@ -40,7 +40,7 @@ class LevelOut(Schema):
     distance: int
     """Number of relations between the object and these."""
     count: int
-    """Number of objects, at most 10,000."""
+    """Number of objects, at most 10,000; of a ramp's traffic at most 2,000."""
     is_more: bool
     """Whether there are more than `count`."""
 
@@ -64,9 +64,9 @@ class LineageQuery(ListQuery):
 @router.get("/lineage/{kind}/{ref}", response=LineageOut, auth=Key(Scope.READ))
 def get_lineage(request: HttpRequest, kind: str, ref: str, query: Query[LineageQuery]) -> dict[str, Any]:
     """Return what an object came from and what was made from it, with digests: the counts of each level, or a page of
-    one of them. `kind` is one of `trajectory` (by trace id), `task` (`environment:number`), `task_set`, `dataset`,
-    `reward_model`, `version` (`name@number`), and by id `failure`, `queue_item`, `eval_run`, `fix_trial`,
-    `training_run`, `candidate` or `promotion`."""
+    one of them. `kind` is one of `trajectory` (by trace id), `bucket` (by key), `environment` (by name), `task`
+    (`environment:number`), `task_set`, `dataset`, `reward_model`, `version` (`name@number`), and by id `failure`,
+    `queue_item`, `suite`, `eval_run`, `fix_trial`, `training_run`, `candidate`, `ramp`, `promotion` or `recurrence`."""
     project = keyed(request).project
     known, row = find(kind, ref, project)
     answer: dict[str, Any] = {"up": [], "down": [], "items": [], "next": None}

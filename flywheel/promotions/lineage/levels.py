@@ -16,11 +16,10 @@ from flywheel.accounts.models import Project
 from flywheel.edge.refusals import Missing
 from flywheel.promotions.lineage.passport_kinds import KINDS, Kind
 from flywheel.promotions.lineage.relation_steps import Rows, Those, either
-from flywheel.promotions.lineage.relations import RELATIONS, Direction, Reach
+from flywheel.promotions.lineage.relations import COUNTED, RELATIONS, Direction, Reach
 from flywheel.system.sql import sql_of
 
-MOST = 10_000
-"""Of longer lists it is said that they are longer."""
+MOST = COUNTED
 FEW = 5_000
 """Keys that are read on the way."""
 
@@ -42,10 +41,19 @@ class Level:
     name: str
     """Of the relation."""
     kind: Kind
-    title: str
+    way: Direction
     distance: int
     """How many relations away from the object."""
     those: Those
+
+    @property
+    def title(self) -> str:
+        return self.way.title
+
+    @property
+    def most(self) -> int:
+        """To where it is counted."""
+        return min(MOST, self.way.most)
 
     @property
     def key(self) -> str:
@@ -59,7 +67,7 @@ class Level:
 
 def counted(levels: Sequence[Level]) -> list[Count]:
     """Return how many objects each level has, asked in one statement."""
-    rows = [level.those.rows.order_by().values("pk")[: MOST + 1] for level in levels if level.those.few is None]
+    rows = [level.those.rows.order_by().values("pk")[: level.most + 1] for level in levels if level.those.few is None]
     found: Iterator[int] = iter(())
     if rows:
         asked = [sql_of(each) for each in rows]
@@ -68,7 +76,8 @@ def counted(levels: Sequence[Level]) -> list[Count]:
             cursor.execute(f"SELECT {counts}", [value for _, values in asked for value in values])
             found = iter(cursor.fetchone())
     numbers = [next(found) if level.those.few is None else len(level.those.few) for level in levels]
-    return [Count(min(number, MOST), number > MOST) for number in numbers]
+    pairs = zip(levels, numbers, strict=True)
+    return [Count(min(number, level.most), number > level.most) for level, number in pairs]
 
 
 def levels_of(kind: Kind, row: Any, project: Project) -> list[Level]:
@@ -87,18 +96,18 @@ def level_of(kind: Kind, row: Any, project: Project, key: str) -> Level:
 
 
 def _walk(direction: str, kind: Kind, row: Any, project: Project) -> Iterator[Level]:
-    start = Those.of(project, kind.model, [row.pk])
+    start = Those.alone(project, row)
     ways = list(_ways(direction, kind.name))
     for name, target, way in ways:
         if Reach.NEAR in way.reach and Reach.ON not in way.reach:
-            yield Level(direction, name, KINDS[target], way.title, 1, Those(project, way.step(start)))
+            yield Level(direction, name, KINDS[target], way, 1, Those(project, way.step(start)))
     ahead: dict[str, Ahead] = {}
     for name, target, way in ways:
         if Reach.ON in way.reach:
             those = _settled(project, way.step(start), is_few=Reach.NEAR in way.reach)
             ahead.setdefault(target, []).append((1, those))
             if Reach.NEAR in way.reach:
-                yield Level(direction, name, KINDS[target], way.title, 1, those)
+                yield Level(direction, name, KINDS[target], way, 1, those)
     for name in _around(direction, kind.name):
         if came := ahead.get(name):
             yield from _go_on(direction, name, came, ahead, project)
@@ -121,7 +130,7 @@ def _go_on(
             if Reach.ON in way.reach:
                 reached = _settled(project, reached.rows)
                 ahead.setdefault(target, []).append((distance, reached))
-            yield Level(direction, relation, KINDS[target], way.title, distance, reached)
+            yield Level(direction, relation, KINDS[target], way, distance, reached)
 
 
 def _ways(direction: str, name: str) -> Iterator[tuple[str, str, Direction]]:

@@ -15,15 +15,17 @@ from django.urls import reverse
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import RewardModel, Version
+from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.core.digests import digest
 from flywheel.edge.numbers import key, number
 from flywheel.edge.refusals import Missing
-from flywheel.environments.models import Task, TaskSet
+from flywheel.environments.models import Environment, Suite, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.failures.labels.decisions import describe
-from flywheel.failures.models import Failure, QueueItem
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.failures.models import Failure, ProjectBucket, QueueItem, Recurrence
+from flywheel.promotions.models import Candidate, Promotion, Ramp
 from flywheel.training.models import Dataset, FixTrial, TrainingRun
+from flywheel.trajectories.annotations.project_buckets import name_of
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.rows.trajectory_rows import home_of
 
@@ -52,6 +54,8 @@ class Kind:
     """The lookup from a row to its project."""
     named: Callable[[str, Project], dict[str, Any] | None] = _by_key
     """The filter that a reference means; None for a text that cannot be one."""
+    unstored: Callable[[str, Project], Any] = lambda _, __: None
+    """What a reference means where no row does, as an unsaved row; None where it means nothing."""
     reference: Callable[[Any], str] = lambda row: str(row.pk)
     title: Callable[[Any, Project], str] = lambda row, _: str(row)
     note: Callable[[Any], str] = lambda _: ""
@@ -105,6 +109,18 @@ def _eval_digest(row: EvalRun) -> str:
     return digest(asked | {name: getattr(row, name) for name in names})
 
 
+def _built_in_bucket(text: str, project: Project) -> ProjectBucket | None:
+    """Every project has it from its beginning on."""
+    if (bucket := BUCKETS.get(text)) is None:
+        return None
+    return ProjectBucket(project=project, key=bucket.key, label=bucket.label, created_at=project.created_at)
+
+
+def _suite_digest(row: Suite) -> str:
+    names = ("kind", "rule", "measure", "samples", "margin")
+    return digest({"task_set": row.task_set.digest} | {name: getattr(row, name) for name in names})
+
+
 KINDS = {
     kind.name: kind
     for kind in (
@@ -145,6 +161,26 @@ KINDS = {
             made="labelled_at",
         ),
         Kind(
+            "bucket",
+            ProjectBucket,
+            label="category",
+            fields=("project", "key", "label", "archived_at", "created_at"),
+            named=lambda text, _: {"key": text},
+            unstored=_built_in_bucket,
+            reference=attrgetter("key"),
+            page=lambda row: ("failures:bucket", row.key),
+            note=lambda row: "archived" if row.archived_at else "",
+        ),
+        Kind(
+            "environment",
+            Environment,
+            fields=("name", "kind", "created_at"),
+            named=lambda text, _: {"name": text},
+            reference=str,
+            page=lambda row: ("environments:environment", row.name),
+            note=attrgetter("kind"),
+        ),
+        Kind(
             "task",
             Task,
             fields=("number", "split", "digest", "retired_at", "created_at", "environment__name"),
@@ -163,6 +199,20 @@ KINDS = {
             reference=str,
             page=lambda row: ("environments:task_set", row.name, row.version),
             digest=attrgetter("digest"),
+        ),
+        Kind(
+            "suite",
+            Suite,
+            label="regression suite",
+            project="agent__project",
+            fields=(
+                *("name", "version", "kind", "rule", "measure", "samples", "margin", "retired_at", "created_at"),
+                *("agent__name", "task_set__digest"),
+            ),
+            page=lambda row: ("promotions:suites", row.agent.name),
+            title=lambda row, _: f"{row} of {row.agent}",
+            note=lambda row: "retired" if row.retired_at else row.words,
+            digest=_suite_digest,
         ),
         Kind(
             "eval_run",
@@ -235,6 +285,19 @@ KINDS = {
             digest=attrgetter("report_digest"),
         ),
         Kind(
+            "ramp",
+            Ramp,
+            project="agent__project",
+            fields=(
+                *("state", "created_at", "agent_id", "split_id"),
+                *("candidate__version__number", "candidate__version__agent__name"),
+                *("candidate__baseline__number", "candidate__baseline__agent__name"),
+            ),
+            page=lambda row: ("promotions:ramp", row.pk),
+            title=lambda row, _: f"ramp of {row.candidate.version}",
+            note=lambda row: f"beside {row.candidate.baseline}, {row.get_state_display()}",
+        ),
+        Kind(
             "promotion",
             Promotion,
             project="agent__project",
@@ -242,6 +305,15 @@ KINDS = {
             page=lambda _: ("promotions:index",),
             title=lambda row, _: f"{row.after} went live",
             note=lambda row: f"{row.get_kind_display()} by {row.approved_by}".lower(),
+        ),
+        Kind(
+            "recurrence",
+            Recurrence,
+            fields=("project", "bucket", "answer", "at", "version__number", "version__agent__name"),
+            page=lambda row: ("failures:bucket", row.bucket),
+            title=lambda row, project: name_of(project, row.bucket),
+            note=lambda row: f"with {row.version}, {row.get_answer_display()}",
+            made="at",
         ),
     )
 }
@@ -280,6 +352,7 @@ def find(kind: str, ref: str, project: Project) -> tuple[Kind, Any]:
         raise Missing(f"{kind[:40]!r} has no lineage; use one of {', '.join(KINDS)}")
     wanted = known.named(ref, project)
     row = known.shown(known.of(project).filter(**wanted)).first() if wanted else None
+    row = row or known.unstored(ref, project)
     if row is None:
         raise Missing(f"there is no {known.words} {ref[:100]}")
     return known, row

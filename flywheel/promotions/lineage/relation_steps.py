@@ -26,10 +26,11 @@ from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Cast, Concat
 
 from flywheel.accounts.models import Project
-from flywheel.agents.models import Version
-from flywheel.environments.models import Split, Task, TaskSet, TaskSetMember
+from flywheel.agents.models import SplitUnit, Version
+from flywheel.environments.models import Split, Suite, Task, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun, Result
-from flywheel.failures.models import Failure, QueueItem
+from flywheel.failures.models import Failure, QueueItem, Recurrence
+from flywheel.promotions.models import Ramp, Watch
 from flywheel.training.models import CheckpointVersion, Dataset, TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 
@@ -53,8 +54,14 @@ class Those:
     rows: Rows
     few: list[int] | None = None
     """Their keys where they are few, which the planner makes more of than of a subquery."""
+    row: Any = None
+    """The object itself where it is one, as a bucket that is no row."""
     kept: dict[str, Any] = field(default_factory=dict, compare=False)
     """What steps from them have read."""
+
+    @classmethod
+    def alone(cls, project: Project, row: Model) -> "Those":
+        return cls(project, type(row)._default_manager.filter(pk=row.pk), [row.pk], row)
 
     @classmethod
     def of(cls, project: Project, model: type[Model], keys: Iterable[int]) -> "Those":
@@ -177,6 +184,39 @@ def givers(those: Those) -> Rows:
     return either(Version, answerers(those).values("pk"), given)
 
 
+# Ramps
+
+
+def met(*, is_candidate: bool) -> Step:
+    """Traffic of the sessions that met an arm of one ramp."""
+
+    def step(those: Those) -> Rows:
+        ramp: Ramp = those.row
+        units = SplitUnit.objects.filter(split=ramp.split_id, is_candidate=is_candidate)
+        traced = units.exclude(kind=SplitUnit.Kind.SESSION).exclude(trace_id="")
+        rows = Trajectory.objects.filter(project=those.project, agent=ramp.agent_id, source=Source.PRODUCTION)
+        by_session = rows.filter(session_id__in=units.filter(kind=SplitUnit.Kind.SESSION).values("name"))
+        if not traced.exists():
+            return by_session  # read no further than the page or the count wants
+        by_trace = rows.filter(trace_id__in=traced.values("trace_id"))
+        return either(Trajectory, by_session.values("pk"), by_trace.values("pk"))
+
+    return step
+
+
+def ramps_met(*, is_candidate: bool) -> Step:
+    """Ramps in which the sessions of these few trajectories met an arm."""
+
+    def step(those: Those) -> Rows:
+        rows = those.rows.filter(source=Source.PRODUCTION)
+        units = SplitUnit.objects.filter(split__agent__in=rows.values("agent"), is_candidate=is_candidate)
+        sessions = units.filter(kind=SplitUnit.Kind.SESSION, name__in=rows.values("session_id"))
+        others = units.exclude(kind=SplitUnit.Kind.SESSION).filter(trace_id__in=rows.values("trace_id"))
+        return Ramp.objects.filter(split__in=sessions.values("split").union(others.values("split")))
+
+    return step
+
+
 # Failures and tasks
 
 _ALSO = Task.also.through
@@ -252,6 +292,60 @@ def tasks_of_runs(those: Those) -> Rows:
     run = those.rows.filter(task_set=OuterRef("task_set"), split=OuterRef("split"))
     members = TaskSetMember.objects.filter(Exists(run)).exclude(split=Split.SEALED)
     return Task.objects.filter(pk__in=members.values("task"))
+
+
+# Buckets, which are no rows: a walk only begins at one
+
+
+def decisions_of_bucket(those: Those) -> Rows:
+    return Failure.objects.filter(project=those.project, bucket=those.row.key, current=True)
+
+
+def trajectories_of_bucket(those: Those) -> Rows:
+    return Trajectory.objects.filter(pk__in=decisions_of_bucket(those).values("trajectory"))
+
+
+def tasks_of_bucket(those: Those) -> Rows:
+    """Without the sealed ones, which nobody lists."""
+    return Task.objects.filter(project=those.project, bucket=those.row.key).exclude(split=Split.SEALED)
+
+
+def recurrences_of_bucket(those: Those) -> Rows:
+    return Recurrence.objects.filter(project=those.project, bucket=those.row.key)
+
+
+def claimants_of_bucket(those: Those) -> Rows:
+    """Versions whose promotion claims that the bucket is rare with them."""
+    watches = Watch.objects.filter(agent__project=those.project, claims__has_key=f"bucket:{those.row.key}")
+    return Version.objects.filter(pk__in=watches.values("promotion__after"))
+
+
+def recurrences_of_trajectories(those: Those) -> Rows:
+    return Recurrence.objects.filter(project=those.project, trajectories__overlap=those.listed())
+
+
+def trajectories_of_recurrences(those: Those) -> Rows:
+    shown = those.rows.annotate(trajectory=Func(F("trajectories"), function="unnest", set_returning=True))
+    return Trajectory.objects.filter(project=those.project, pk__in=shown.values("trajectory"))
+
+
+# Environments and suites
+
+
+def tasks_of_environments(those: Those) -> Rows:
+    """Without the sealed ones, which nobody lists."""
+    return Task.objects.filter(those.by("environment")).exclude(split=Split.SEALED)
+
+
+def runs_of_suites(those: Those) -> Rows:
+    """The evals that say how a version of the suite's agent did in it."""
+    suite = those.rows.filter(task_set=OuterRef("task_set"), agent=OuterRef("version__agent"))
+    return EvalRun.objects.filter(Exists(suite), split=Split.HELD_OUT)
+
+
+def suites_of_runs(those: Those) -> Rows:
+    run = those.rows.filter(task_set=OuterRef("task_set"), version__agent=OuterRef("agent"), split=Split.HELD_OUT)
+    return Suite.objects.filter(Exists(run))
 
 
 # Datasets

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from enum import IntFlag
 
 from flywheel.agents.models import RewardModel, Version
-from flywheel.environments.models import Task, TaskSet
+from flywheel.environments.models import Environment, Suite, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
-from flywheel.failures.models import QueueItem
+from flywheel.failures.models import QueueItem, Recurrence
 from flywheel.promotions.lineage import relation_steps
 from flywheel.promotions.lineage.relation_steps import Step, having, linked, named_by
-from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.models import Candidate, Promotion, Ramp
 from flywheel.training.models import Dataset, FixTrial, TrainingRun
 from flywheel.trajectories.models import Trajectory
 
@@ -30,6 +30,8 @@ class Reach(IntFlag):
     THROUGH = NEAR | ON | FAR
 
 
+COUNTED = 10_000
+"""Objects, at most; of longer lists it is said that they are longer."""
 NEAR, ON, FAR, THROUGH = Reach.NEAR, Reach.ON, Reach.FAR, Reach.THROUGH
 
 
@@ -39,6 +41,8 @@ class Direction:
     """Of what it leads to."""
     step: Step
     reach: Reach = NEAR
+    most: int = COUNTED
+    """It is counted to; less where a row costs more than a step in an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,55 @@ RELATIONS = (
         Direction("Source trajectories", relation_steps.trajectories_of_tasks, THROUGH),
     ),
     Relation(
+        "category",
+        "failure",
+        "bucket",
+        None,  # a decision is named by it, and a bucket that every project has is no row
+        Direction("Decisions", relation_steps.decisions_of_bucket),
+    ),
+    Relation(
+        "labelled",
+        "trajectory",
+        "bucket",
+        None,
+        Direction("Trajectories labelled with it", relation_steps.trajectories_of_bucket),
+    ),
+    Relation(
+        "category_task",
+        "bucket",
+        "task",
+        Direction("Tasks", relation_steps.tasks_of_bucket, NEAR | ON),
+        None,
+    ),
+    Relation(
+        "category_claim",
+        "bucket",
+        "version",
+        Direction("Versions that claim to have fixed it", relation_steps.claimants_of_bucket),
+        None,
+    ),
+    Relation(
+        "coming_back",
+        "bucket",
+        "recurrence",
+        Direction("Recurrences", relation_steps.recurrences_of_bucket),
+        None,
+    ),
+    Relation(
+        "world",
+        "environment",
+        "task",
+        Direction("Tasks", relation_steps.tasks_of_environments, NEAR | ON),
+        Direction("Environment", named_by(Environment, "environment")),
+    ),
+    Relation(
+        "world_set",
+        "environment",
+        "task_set",
+        Direction("Task sets", having(TaskSet, "environment_version__environment")),
+        Direction("Environment", named_by(Environment, "environment_version__environment")),
+    ),
+    Relation(
         "variant",
         "task",
         "task",
@@ -157,6 +210,20 @@ RELATIONS = (
         "eval_run",
         Direction("Evals", having(EvalRun, "task_set")),
         Direction("Task set", named_by(TaskSet, "task_set")),
+    ),
+    Relation(
+        "guard",
+        "task_set",
+        "suite",
+        Direction("Regression suites", having(Suite, "task_set")),
+        Direction("Task set", named_by(TaskSet, "task_set"), NEAR | ON),
+    ),
+    Relation(
+        "guard_run",
+        "suite",
+        "eval_run",
+        Direction("Evals", relation_steps.runs_of_suites),
+        Direction("Regression suites", relation_steps.suites_of_runs),
     ),
     Relation(
         "tested_version",
@@ -283,6 +350,48 @@ RELATIONS = (
         "candidate",
         Direction("Candidates", having(Candidate, "version_eval", "baseline_eval")),
         Direction("Evals of the comparison", named_by(EvalRun, "version_eval", "baseline_eval")),
+    ),
+    Relation(
+        "release",
+        "candidate",
+        "ramp",
+        Direction("Ramps", having(Ramp, "candidate")),
+        Direction("Candidate", named_by(Candidate, "candidate"), NEAR | ON),
+    ),
+    Relation(
+        "end",
+        "ramp",
+        "promotion",
+        Direction("Promotion", named_by(Promotion, "promotion")),
+        Direction("Ramp", having(Ramp, "promotion")),
+    ),
+    Relation(
+        "met_candidate",
+        "ramp",
+        "trajectory",
+        Direction("Traffic of the candidate's sessions", relation_steps.met(is_candidate=True), most=2_000),
+        Direction("Ramps, in the candidate's arm", relation_steps.ramps_met(is_candidate=True)),
+    ),
+    Relation(
+        "met_live",
+        "ramp",
+        "trajectory",
+        Direction("Traffic of the live version's sessions", relation_steps.met(is_candidate=False), most=2_000),
+        Direction("Ramps, in the live version's arm", relation_steps.ramps_met(is_candidate=False)),
+    ),
+    Relation(
+        "broken_claim",
+        "version",
+        "recurrence",
+        Direction("Claims that broke", having(Recurrence, "version")),
+        Direction("Version whose claim broke", named_by(Version, "version"), NEAR | ON),
+    ),
+    Relation(
+        "sign",
+        "trajectory",
+        "recurrence",
+        Direction("Recurrences", relation_steps.recurrences_of_trajectories),
+        Direction("Trajectories that showed it", relation_steps.trajectories_of_recurrences),
     ),
     Relation(
         "approval",

@@ -17,30 +17,10 @@ from flywheel.promotions.lineage.passport_kinds import KINDS, Kind, Rows
 from flywheel.promotions.models import Candidate, Promotion, Ramp
 from flywheel.promotions.turns.turn_bounds import Turn
 from flywheel.training.models import TrainingRun
-from flywheel.trajectories.annotations.project_buckets import name_of
 from flywheel.trajectories.models import Source, Trajectory
 
 MOST: Final = 10_000
 """Of longer lists it is said that they are longer."""
-
-RAMP: Final = Kind(
-    "ramp",
-    Ramp,
-    project="agent__project",
-    fields=("state", "created_at", "candidate__version__number", "candidate__version__agent__name"),
-    page=lambda row: ("promotions:ramp", row.pk),
-    title=lambda row, _: f"ramp of {row.candidate.version}",
-    note=lambda row: row.get_state_display(),
-)
-RECURRENCE: Final = Kind(
-    "recurrence",
-    Recurrence,
-    fields=("bucket", "at", "answer", "version__number", "version__agent__name"),
-    page=lambda row: ("failures:bucket", row.bucket),
-    title=lambda row, project: name_of(project, row.bucket),
-    note=lambda row: f"with {row.version}, {row.get_answer_display()}",
-    made="at",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +96,13 @@ STATIONS: Final = {
     for station in (
         Station("trajectories", "Trajectories in", KINDS["trajectory"], _trajectories),
         Station("failures", "Failures confirmed", replace(KINDS["failure"], keys=("labelled_at", "id")), _failures),
-        Station("came_back", "Categories that came back", RECURRENCE, came_back),
+        Station("came_back", "Categories that came back", KINDS["recurrence"], came_back),
         Station("tasks", "Tasks made", KINDS["task"], _tasks),
         Station("task_sets", "Task sets frozen", KINDS["task_set"], _task_sets),
         Station("evals", "Evals", KINDS["eval_run"], _evals),
         Station("runs", "Training runs", KINDS["training_run"], _runs),
         Station("comparisons", "Comparisons", KINDS["candidate"], _comparisons),
-        Station("ramps", "Ramps", RAMP, _ramps),
+        Station("ramps", "Ramps", KINDS["ramp"], _ramps),
         Station("moves", "Moves of the live version", KINDS["promotion"], _moves),
     )
 }
