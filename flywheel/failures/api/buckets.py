@@ -18,6 +18,12 @@ from flywheel.failures.models import BucketLife
 router = Router(tags=["failures"])
 
 
+class EvidenceOut(Schema):
+    sessions: int
+    evidence: float
+    """After so many sessions."""
+
+
 class RecurrenceOut(Schema):
     version: Ref
     """The fix that did not last, as `agent@3`."""
@@ -30,6 +36,10 @@ class RecurrenceOut(Schema):
     at: datetime
     answer: str
     """`same`, or empty until a person confirms it."""
+    path: list[EvidenceOut]
+    """The evidence against the claim over time, at most a hundred points."""
+    bound: float | None
+    """The evidence at which the claim is broken; null for recurrences that do not have it."""
 
 
 class BucketOut(Schema):
@@ -210,5 +220,8 @@ def _shown(bucket: Bucket, life: bucket_lifecycle.Life, count: bucket_counts.Buc
 
 def _recurrence(row: BucketLife) -> dict[str, Any] | None:
     found = row.reopened_by_watch
-    names = ("claim", "failed", "sessions", "at", "answer")
-    return {"version": str(found.version), **{name: getattr(found, name) for name in names}} if found else None
+    if found is None:
+        return None
+    path = [{"sessions": sessions, "evidence": evidence} for sessions, evidence in found.points]
+    names = ("claim", "failed", "sessions", "at", "answer", "bound")
+    return {"version": str(found.version), "path": path, **{name: getattr(found, name) for name in names}}

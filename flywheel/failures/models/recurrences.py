@@ -7,6 +7,8 @@ from django.utils import timezone
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
 
+BOUND = "bound"
+
 
 class Recurrence(models.Model):
     """The claim that a bucket is rare with a version, broken by its traffic. Not confirmed until a person answers."""
@@ -27,7 +29,7 @@ class Recurrence(models.Model):
     failed = models.FloatField()
     """Of the last of them, as long as the evidence grew: the share in which the bucket was found."""
     path = models.JSONField()
-    """The evidence over time, thinned: `[[sessions, evidence], …]`, and last what it had to reach."""
+    """The evidence over time, thinned: `[[sessions, evidence], …]`, and last what it had to reach, as `[BOUND, …]`."""
     trajectories = ArrayField(models.BigIntegerField(), default=list)
     """In which it was found, the newest first."""
     at = models.DateTimeField(default=timezone.now)
@@ -42,3 +44,13 @@ class Recurrence(models.Model):
 
     def __str__(self) -> str:
         return f"recurrence of {self.bucket} with {self.version}"
+
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        """Sessions and the evidence after them, in order."""
+        return [(int(at), float(evidence)) for at, evidence in self.path if at != BOUND]
+
+    @property
+    def bound(self) -> float | None:
+        """The evidence at which the claim is broken."""
+        return next((float(value) for at, value in self.path if at == BOUND), None)

@@ -26,6 +26,8 @@ from flywheel.trajectories.models import Trajectory
 
 EXAMPLES = 10
 HISTORY = 30
+LOWEST = 1e-5
+"""Evidence of less than this part of its bound is drawn at the lower edge."""
 
 
 @require_GET
@@ -113,6 +115,7 @@ def _page(request: PageRequest, key: str, problem: str = "", reason: str = "") -
             "life": found,
             "chain": _chain(request, key, found, confirmed_count, candidates),
             "back": _back(project, found),
+            "recurrence_chart": _recurrence_chart(found),
             "since_closing": bucket_lifecycle.since_closing(found) if found.row.is_closed else 0,
             "people": [user.username for user in reviewers(project)],
             "priorities": Priority.choices,
@@ -148,6 +151,26 @@ def _back(project: Project, life: bucket_lifecycle.Life) -> list[Trajectory]:
         return []
     rows = Trajectory.objects.filter(project=project, pk__in=recurrence.trajectories, label="")
     return list(rows.order_by("-started_at").only("trace_id", "title", "started_at")[:EXAMPLES])
+
+
+def _recurrence_chart(life: bucket_lifecycle.Life) -> dict[str, Any] | None:
+    """The evidence by which the watch reopened it, as the wealth of a ramp is drawn: a part of what it had to reach."""
+    recurrence = life.row.reopened_by_watch
+    if recurrence is None or not recurrence.bound or not recurrence.points:
+        return None
+    parts = [max(LOWEST, evidence / recurrence.bound) for _, evidence in recurrence.points]
+    return {
+        "kind": "line",
+        "title": "Evidence against the claim",
+        "key": f"recurrence-{recurrence.pk}",
+        "note": "as a part of its bound; at 1 the claim is broken",
+        "x": {"title": "watched sessions"},
+        "y": {"title": "part of the bound", "log": True, "range": [LOWEST, 3 * max([1.0, *parts])]},
+        "height": "short",
+        "baseline": 1,
+        "baseline_label": "broken",
+        "series": [{"name": "evidence", "role": "plain", "x": [at for at, _ in recurrence.points], "y": parts}],
+    }
 
 
 def _turn(request: PageRequest, key: str, verb: Any) -> HttpResponse:

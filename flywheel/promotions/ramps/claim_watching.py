@@ -33,6 +33,7 @@ from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import DetectorSetting, Recurrence
+from flywheel.failures.models.recurrences import BOUND
 from flywheel.failures.queues import intake
 from flywheel.promotions import live_version
 from flywheel.promotions.claims.session_results import COLUMNS, SURE, Read, buckets_of, calls_of, kinds_of, parts_of
@@ -240,7 +241,7 @@ def _reopen(watch: Watch, signal: str) -> None:
         claim=watch.claims[signal],
         sessions=watch.sessions,
         failed=fmean(float(row.parts.get(signal) or 0.0) for row in grown),
-        path=[*path[::-1][::step][::-1], ["bound", bound(len(watch.claims))]],
+        path=[*path[::-1][::step][::-1], [BOUND, bound(len(watch.claims))]],
         trajectories=list(dict.fromkeys(showing.values_list("pk", flat=True)[:SHOWN])),
     )
     bucket_lifecycle.reopen_by_watch(recurrence)
