@@ -16,6 +16,7 @@ from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.models import Task
 from flywheel.promotions.api.lineage import PassportOut
 from flywheel.promotions.lineage.passport_kinds import passport
+from flywheel.promotions.models import Watch
 from flywheel.promotions.turns import drafts, turn_bounds
 from flywheel.promotions.turns.drafts import Draft
 from flywheel.promotions.turns.stations import STATIONS, came_back, station_of
@@ -46,12 +47,41 @@ class StationOut(Schema):
     """Whether there are more than `count`."""
 
 
+class BrokenClaimOut(Schema):
+    signal: str
+    """`unsafe`, `errors`, or `bucket:` with a category's key."""
+    session: int
+    """Number of the watched session after which it broke."""
+    evidence: float
+    at: datetime
+    did: str
+    """What followed, in words."""
+
+
+class WatchOut(Schema):
+    state: str
+    """`running`, or `over` once another version is live."""
+    began_at: datetime
+    sessions: int
+    """Watched since it began; a changed detector begins it anew."""
+    claims: dict[str, float]
+    """By signal the largest share of sessions that the promotion claims, 0 to 1."""
+    broken: list[BrokenClaimOut]
+
+    @staticmethod
+    def resolve_broken(row: Watch) -> list[dict[str, Any]]:
+        return [{"signal": signal, **found} for signal, found in row.broken.items()]
+
+
 class TurnWithStations(TurnOut):
+    is_rolled_back: bool
+    """Whether the version that ended the turn was rolled back later."""
+    watch: WatchOut | None
+    """Of the version that ended the turn; null while the turn is open, and if its promotion is not watched."""
     stations: list[StationOut]
     """In the order of the wheel. Empty if you requested a list."""
     items: list[PassportOut]
-    """A page of the list that you requested, newest first. `kind` and `ref` name the object for its lineage, but for
-    ramps and recurrences."""
+    """A page of the list that you requested, newest first. `kind` and `ref` name the object for its lineage."""
     next: str | None
     """Cursor of the next page; null on the last page."""
 
@@ -137,6 +167,8 @@ def get_turn(request: HttpRequest, name: str, turn: int, query: Query[TurnQuery]
     """Return what a turn is made of: the counts of its stations, or a page of one of them."""
     row = turn_bounds.turn_numbered(_agent(request, name), turn)
     answer: dict[str, Any] = {"stations": [], "items": [], "next": None}
+    answer["watch"] = Watch.objects.filter(promotion=row.ended_by).first() if row.ended_by else None
+    answer["is_rolled_back"] = bool(turn_bounds.rolled_back(row.agent, [row]))
     if query.station:
         station = station_of(query.station)
         page = keyset(station.rows(row), cursor=query.cursor, limit=query.limit, keys=station.kind.keys)

@@ -1,12 +1,14 @@
 """Turns for programs."""
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from flywheel.environments.models import Task
-from flywheel.promotions.models import Candidate
+from flywheel.promotions.models import Candidate, Watch
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import agent, candidate, evaluated
 from tests.promotions.turns.test_drafts import failed
@@ -37,6 +39,25 @@ def test_turns_their_stations_and_their_lists(
         "detail": "assistant has no turn 9; its turns are 1 to 2"
     }
     assert client.get(f"{TURNS}/1?station=x", headers=headers).status_code == 404
+
+
+def test_a_turn_says_how_the_version_that_ended_it_is_watched(
+    cast: Cast, candidate: Candidate, client: Client, key: Callable[..., dict[str, str]]
+) -> None:
+    promotion, headers = promoted(candidate, cast), key("read")
+    unwatched = client.get(f"{TURNS}/1", headers=headers).json()
+    assert (unwatched["watch"], unwatched["is_rolled_back"]) == (None, False)
+    found = {"session": 31, "evidence": 60_000.0, "at": "2026-11-05T10:00:00+00:00", "did": "reopened"}
+    row = Watch.objects.create(
+        promotion=promotion, agent=candidate.agent, claims={"unsafe": 0.01, "bucket:wrong_tool": 0.02}, sessions=40,
+        broken={"bucket:wrong_tool": found}, detectors="d", read_to=timezone.now(),
+    )  # fmt: skip
+    watch = client.get(f"{TURNS}/1", headers=headers).json()["watch"]
+    assert (watch["state"], watch["sessions"], watch["claims"]) == ("running", 40, row.claims)
+    assert datetime.fromisoformat(watch["began_at"]) - row.began_at < timedelta(seconds=1)
+    [broken] = watch["broken"]
+    assert (broken["signal"], broken["session"], broken["did"]) == ("bucket:wrong_tool", 31, "reopened")
+    assert client.get(f"{TURNS}/2", headers=headers).json()["watch"] is None
 
 
 def test_a_draft_is_started_and_frozen(
