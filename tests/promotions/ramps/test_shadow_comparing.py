@@ -112,3 +112,45 @@ def test_a_person_decides_where_the_plan_says_so_or_nothing_was_compared(candida
     assert (ramp.state, ramp.finding["doubts"]) == ("holding", ["shadow over"])
     ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="fine", generation=ramp.generation)
     assert look(ramp).state == "running"
+
+
+def test_a_shadow_is_over_when_its_budget_is_used_up_and_nothing_is_on_its_way(
+    candidate: Candidate, cast: Cast
+) -> None:
+    ramp = begin(candidate, cast, sessions=50, calls=2)
+    copied(ramp, 0)
+    assert look(ramp).state == "shadow"
+    Shadow.objects.update(copies=2)
+    under_way = copied(ramp, 1)
+    ShadowCopy.objects.filter(pk=under_way.pk).update(copy_trace_id="on its way", at=timezone.now())
+    assert look(ramp).state == "shadow", "its answer is awaited"
+    ShadowCopy.objects.filter(pk=under_way.pk).update(copy_trace_id="b001".ljust(32, "0"))
+    assert look(ramp).state == "shadow", "its session is not over"
+    ShadowCopy.objects.filter(pk=under_way.pk).update(at=timezone.now() - LONG_AGO)
+    ramp = look(ramp)
+    assert (ramp.state, ramp.stage) == ("running", 0)
+    assert ramp.changes.get(generation=3).reason == "the shadow compared 2 sessions"
+
+
+@pytest.mark.parametrize(
+    ("limit", "used"), [({"tokens": 14}, {"tokens_used": 14}), ({"dollars": 1.0}, {"dollars_used": 1.0})]
+)
+def test_tokens_and_dollars_use_the_budget_up_as_well(
+    limit: dict[str, Any], used: dict[str, Any], candidate: Candidate, cast: Cast
+) -> None:
+    ramp = begin(candidate, cast, sessions=50, **limit)
+    copied(ramp, 0)
+    assert look(ramp).state == "shadow"
+    copied(ramp, 1)
+    assert look(ramp).state == "running"
+    assert Shadow.objects.filter(**used).exists()
+
+
+def test_a_copy_that_was_lost_is_not_waited_for(candidate: Candidate, cast: Cast) -> None:
+    ramp = begin(candidate, cast, sessions=50, calls=2)
+    copied(ramp, 0)
+    lost = copied(ramp, 1)
+    ShadowCopy.objects.filter(pk=lost.pk).update(copy_trace_id="never")
+    Shadow.objects.update(copies=2)
+    ramp = look(ramp)
+    assert (ramp.state, ShadowCopy.objects.get(pk=lost.pk).state) == ("running", "lost")

@@ -7,8 +7,8 @@ from django.test import Client
 
 from flywheel.agents.models import Shadow, ShadowCopy, Split
 from flywheel.agents.splits import open_splits
+from flywheel.trajectories.ingest.gateway import openai_endpoints, shadow_copies
 from flywheel.trajectories.ingest.gateway import recorder as recording
-from flywheel.trajectories.ingest.gateway import shadow_copies
 from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.ingest.gateway.relay import Slots
 from flywheel.trajectories.models import Trajectory
@@ -90,7 +90,14 @@ def test_a_copy_costs_no_more_than_the_budget_and_none_is_made_where_nobody_watc
     call(client, gate)
     work(waiting)
     assert Shadow.objects.get().copies == 3
-    Shadow.objects.update(tokens=None)
+    Shadow.objects.update(tokens=None, dollars=0.5, dollars_used=0.5)
+    call(client, gate)
+    work(waiting)
+    assert Shadow.objects.get().copies == 3
+    Shadow.objects.update(dollars=0.6)
+    call(client, gate)
+    work(waiting)
+    assert Shadow.objects.get().copies == 4, "what is left is used"
     Split.objects.update(lease_until=split.created_at)
     call(client, gate)
     assert not waiting
@@ -107,6 +114,24 @@ def test_copies_are_dropped_and_counted_where_there_is_much_to_do(
     assert (Shadow.objects.get().copies, Shadow.objects.get().skipped) == (1, 2)
     call(client, gate)
     assert work(waiting) == 1, "the place is free again"
+
+
+def test_copies_are_the_first_thing_to_go_where_the_gateway_has_much_to_do(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, waiting: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way = Slots(4)
+    monkeypatch.setattr(openai_endpoints, "slots", under_way)
+    for _ in range(3):  # others' calls: more than half of the places
+        under_way.take()
+    call(client, gate)
+    assert [what[0] for what in waiting] == [shadow_copies._count_skipped]
+    work(waiting)
+    assert (Shadow.objects.get().copies, Shadow.objects.get().skipped) == (0, 1)
+    assert shadow_copies.places.taken == 0, "no place is kept for what was dropped"
+    under_way.give_back()
+    call(client, gate)
+    work(waiting)
+    assert (Shadow.objects.get().copies, Shadow.objects.get().skipped) == (1, 1)
 
 
 def test_an_answer_that_fails_is_stored_and_one_whose_process_died_is_lost(
