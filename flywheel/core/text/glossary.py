@@ -12,6 +12,7 @@ TERMS: Final[dict[str, str]] = {
     "candidate": "A version put forward to go live, with its comparison against the live version.",
     "canary": "An answer whose right judgement is known, given to a judge to see whether it can judge.",
     "category": "The kind of failure, such as wrong tool or broken format. The API calls it bucket.",
+    "claim": "What a promotion promises of its version: a kind of failure in at most so many of the sessions.",
     "contamination": "Training data that contains held-out tasks. What learned from it is not compared on them.",
     "detector": "A rule that reads each run and proposes a failure with its evidence. A person decides.",
     "digest": "A fingerprint of the content. Two things with the same digest are the same.",
