@@ -48,7 +48,7 @@ from flywheel.environments.proofs import cheats
 from tests.core.evidence.statistics.slow_bootstrap import paired_bootstrap
 from tests.planted_leaks import WAYS
 from tests.simulate_ramps import ramp_cells
-from tests.simulated_cells import Cell
+from tests.simulated_cells import Batch, Cell
 from tests.workbench import held_out
 from workers.reference import story
 
@@ -476,13 +476,17 @@ def detector_rows(folder: Path) -> Iterator[dict[str, Any]]:
         }
 
 
-def measure(cell: Cell, runs: int, pool: ProcessPoolExecutor) -> dict[str, Any]:
-    found = list(pool.map(cell.once, range(runs), chunksize=max(1, runs // 32)))
-    value, naive = (round(100 * sum(each[place] for each in found) / runs, 1) for place in (0, 1))
+def measure(cell: Cell | Batch, runs: int, pool: ProcessPoolExecutor) -> dict[str, Any]:
+    if isinstance(cell, Batch):
+        value, naive = cell.at_once(runs)
+    else:
+        found = list(pool.map(cell.once, range(runs), chunksize=max(1, runs // 32)))
+        value, naive = (100 * sum(each[place] for each in found) / runs for place in (0, 1))
+    value = round(value, 1)
     return {
         "name": cell.name,
         "value": value,
-        "naive": naive,
+        "naive": round(naive, 1),
         "wanted": cell.wanted,
         "holds": cell.low <= value <= cell.high,
     }

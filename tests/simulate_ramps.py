@@ -6,77 +6,44 @@ sessions. A session has one trajectory unless more is said. Whatever is looked a
 to 4,000 of them; so `within 1,200` means that it was found after 1,200 sessions of both arms together, or earlier.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
+from flywheel.core.evidence.ramp.ramp_plan import ALPHA, MOST_BUCKETS, Plan
 from flywheel.core.evidence.statistics.sequential.arm_bets import ArmBets, Array
 from flywheel.core.evidence.statistics.sequential.arm_difference import difference, not_worse
-from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
+from flywheel.core.evidence.statistics.sequential.claim_watch import (
+    ODDS,
+    RUN_LENGTH,
+    ClaimWatch,
+    add_session,
+    bet_factors,
+    bound,
+)
 from flywheel.core.evidence.statistics.sequential.paired_difference import more_wealth
 from flywheel.core.evidence.statistics.sequential.share_check import share_log_wealth
-from tests.simulated_cells import Cell
+from tests import simulated_signals
+from tests.simulated_cells import Batch, Cell
+from tests.simulated_traffic import LONGEST, LOOKS, Traffic, naively, sessions, spreads
 
-ALPHA, MARGIN, LONGEST, LOOKS = 0.05, 0.05, 4000, 50
-SPLIT = {"failed": 0.4, "unsafe": 0.2, "invalid": 0.1, "error": 0.1, "slow": 0.1, "costly": 0.1}
-"""Of alpha."""
-STAGES = (0.05, 0.1, 0.25, 0.5)
+MARGIN = 0.05
+MORE = 1.7
+"""How many times as many sessions a signal may take that has its part of alpha instead of all of it."""
+WATCHED, NAIVELY_WATCHED = 60_000, 20_000
+"""Sessions after which a watch without an alarm is left: its run length counts as these."""
+UNSAFE, ERRORS, CATEGORY = 0.01, 0.02, 0.02
+"""The least claims that a promotion makes."""
 SHADOW_BOUND = 60.0
 """Of the wealth of each of three faults, which hold a ramp in at most 5% together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """A design of sessions, by what differs from 4,000 independent ones whose live version fails at `rate`."""
-
-    rate: float = 0.3
-    harm: float = 0.0
-    """How much more often the candidate fails."""
-    share: float = 0.5
-    """Of the candidate; 0 for the four stages, a quarter of the sessions each."""
-    drift: float = 0.0
-    """How far the rate of both goes up and down."""
-    trajectories: int = 1
-    """Of a session, at most, and then as alike as an intra-cluster correlation of 0.4 makes them."""
-    missing: float = 0.0
-    """Share of failed sessions of whose result nothing is ever known, in both arms."""
-    late: float = 0.0
-    """After how many other sessions a failure becomes known, on average."""
-
-
-def sessions(of: Traffic, seed: int, count: int = LONGEST) -> tuple[Array, Array, Array]:
-    """Arms, shares and parts that failed, in the order in which they became final."""
-    rng = np.random.default_rng([seed, 110])
-    at = np.arange(count) / count
-    share = np.full(count, of.share) if of.share else np.asarray(STAGES)[(4 * at).astype(int)]
-    arm = (rng.random(count) < share).astype(float)
-    rate = np.clip(of.rate + of.drift * np.sin(12 * at) + of.harm * arm, 0, 1)
-    if of.trajectories > 1:
-        rate = rng.beta(np.maximum(rate, 1e-6) * 1.5, np.maximum(1 - rate, 1e-6) * 1.5)
-    tries = rng.integers(1, of.trajectories + 1, count)
-    failed = rng.binomial(tries, rate) / tries
-    final = np.argsort(np.arange(count) + of.late * np.where(failed > 0, rng.exponential(1, count), 0), kind="stable")
-    final = final[~((failed[final] > 0) & (rng.random(count) < of.missing))]
-    return arm[final], share[final], failed[final]
-
-
 def taken_back(of: Traffic, seed: int, *, within: int = LONGEST, alpha: float = ALPHA) -> tuple[bool, bool]:
     """Is the version taken back? Naive: by the interval."""
-    arm, share, failed = (column[:within] for column in sessions(of, seed))
+    arm, share, failed = (column[:within] for column in sessions(of, seed, max(within, LONGEST)))
     path, _ = ArmBets().follow(arm, share, failed)
     return bool((path >= 1 / alpha).any()), naively(arm, failed)
-
-
-def by_any_signal(seed: int) -> tuple[bool, bool]:
-    """Is a version that does as the live one taken back by any of all signals, each with its part of alpha?"""
-    found = naive = False
-    for number, part in enumerate(SPLIT.values()):
-        of = Traffic(rate=0.3 if number == 0 else 0.05)
-        is_found, is_naive = taken_back(of, len(SPLIT) * seed + number, alpha=ALPHA * part)
-        found, naive = found or is_found, naive or is_naive
-    return found, naive
 
 
 def let_through(of: Traffic, seed: int) -> tuple[bool, bool]:
@@ -88,31 +55,12 @@ def let_through(of: Traffic, seed: int) -> tuple[bool, bool]:
 def holds_difference(of: Traffic, seed: int) -> tuple[bool, bool]:
     """Does the interval hold the true difference at every look? Naive: 1.96 standard errors."""
     arm, share, failed = sessions(of, seed)
-    here = naive = True
-    for count in range(100, LONGEST + 1, 1000):
+    here, counts = True, np.arange(100, LONGEST + 1, 1000)
+    for count in counts:
         found = difference(arm[:count], share[:count], failed[:count])
         here = here and found.low <= of.harm <= found.high
-        if (spread := _spread(arm[:count], failed[:count])) is not None:
-            naive = naive and abs(spread[0] - of.harm) <= 1.96 * spread[1]
-    return here, naive
-
-
-def naively(arm: Array, failed: Array, least: float = 0.0) -> bool:
-    """Whether any look shows the candidate to be worse; with a `least` below 0, to be not worse by that."""
-    for count in range(LOOKS, arm.size + 1, LOOKS):
-        if (found := _spread(arm[:count], failed[:count])) is None:
-            continue
-        mean, error = found
-        if (mean - 1.645 * error > 0) if least == 0 else (mean + 1.645 * error < -least):
-            return True
-    return False
-
-
-def _spread(arm: Array, failed: Array) -> tuple[float, float] | None:
-    of_each = failed[arm == 0], failed[arm == 1]
-    if min(part.size for part in of_each) < 5:
-        return None
-    return float(of_each[1].mean() - of_each[0].mean()), float(np.sqrt(sum(part.var() / part.size for part in of_each)))
+    mean, error = spreads(arm, failed, counts)
+    return here, not (abs(mean - of.harm) > 1.96 * error).any()
 
 
 def shares_doubted(told: float, true: float, sessions_: int, seed: int) -> tuple[bool, bool]:
@@ -158,35 +106,82 @@ def shadowed(rates: Array, harms: Array, sessions_: int, seed: int) -> tuple[boo
     return found, naive
 
 
-def ramp_cells() -> Iterator[Cell]:
+def run_length(claims: Sequence[float], watches: int) -> tuple[float, float]:
+    """Return the mean run length of so many watches of these claims whose truth lies exactly on each, in percent of
+    what is promised. Naive: until a 95% interval of the last 200 sessions lies above a claim.
+
+    Signals are independent: where they come together, so do the alarms, and fewer watches alarm at all.
+    """
+    rng = np.random.default_rng([len(claims), 115])
+    rates = np.asarray(claims)
+    kept, broken = np.stack([bet_factors(claim, np.array([0.0, 1.0])) for claim in claims], axis=-1)[:, :, None]
+    sums, total = np.zeros((len(ODDS), watches, rates.size)), 0
+    for _ in range(WATCHED):
+        total += sums.shape[1]
+        failed = rng.random(sums.shape[1:]) < rates
+        sums = add_session(sums, np.where(failed, broken, kept))
+        is_alarm = (sums.mean(axis=0) >= bound(rates.size)).any(axis=1)
+        if is_alarm.any():
+            sums = sums[:, ~is_alarm]
+    naive = sum(_naive_run_length(rng, rates) for _ in range(watches))
+    return 100 * total / watches / RUN_LENGTH, 100 * naive / watches / RUN_LENGTH
+
+
+def _naive_run_length(rng: np.random.Generator, rates: Array) -> int:
+    sums = np.cumsum(rng.random((NAIVELY_WATCHED, rates.size)) < rates, axis=0)
+    last = (sums[200:] - sums[:-200]) / 200
+    is_alarm = (last - 1.645 * np.sqrt(last * (1 - last) / 200) > rates).any(axis=1)
+    return 201 + int(is_alarm.argmax()) if is_alarm.any() else NAIVELY_WATCHED
+
+
+def ramp_cells() -> Iterator[Cell | Batch]:
+    yield from error_cells()
+    yield from harm_cells()
+    yield from other_cells()
+    yield from watch_cells()
+
+
+def error_cells() -> Iterator[Cell]:
     back, most = "at most 5%", 5.9
-    for rate in (0.02, 0.1, 0.3, 0.6):
-        for share in (0.05, 0.1, 0.5):
-            name = f"ramp, no worse, live fails {rate:.0%}, share {share:.0%}: taken back"
-            yield Cell(name, partial(taken_back, Traffic(rate, share=share)), back, 0, most)
-    for name, of in {
+    designs = {
+        f"live fails {rate:.0%}, share {share:.0%}": Traffic(rate, share=share)
+        for rate in (0.02, 0.1, 0.3, 0.6)
+        for share in (0.05, 0.1, 0.5)
+    }
+    others = {
         "drift of 15 points": Traffic(drift=0.15),
         "drift and stages": Traffic(drift=0.15, share=0),
         "1 to 20 alike trajectories": Traffic(trajectories=20),
         "failures known 100 sessions later": Traffic(late=100),
         "half of the failures unknown": Traffic(missing=0.5),
-    }.items():
-        yield Cell(f"ramp, no worse, {name}: taken back", partial(taken_back, of), back, 0, most)
-    yield Cell("ramp, no worse, all signals together: taken back", by_any_signal, back, 0, most)
+        "all of these": Traffic(drift=0.15, share=0, trajectories=20, late=100, missing=0.5),
+    }
+    for name, of in (designs | others).items():
+        once = partial(simulated_signals.taken_back, of)
+        yield Cell(f"ramp, no worse, all signals, {name}: taken back", once, back, 0, most)
+    for name, of in {"stages": Traffic(share=0), **others}.items():
+        yield Cell(f"ramp, no worse, failures alone, {name}: taken back", partial(taken_back, of), back, 0, most)
     yield Cell("ramp, better by 5 points: taken back", partial(taken_back, Traffic(harm=-0.05)), back, 0, most)
-    for rate, harm, share, within in (
-        (0.3, 0.1, 0.5, 1200),
-        (0.3, 0.1, 0.1, 3200),
-        (0.3, 0.2, 0.5, 350),
-        (0.3, 0.2, 0.1, 850),
-        (0.002, 0.048, 0.5, 450),
+
+
+def harm_cells() -> Iterator[Cell]:
+    for signal, rate, harm, share, within in (
+        ("failed", 0.3, 0.1, 0.5, 1200),
+        ("failed", 0.3, 0.1, 0.1, 3200),
+        ("failed", 0.3, 0.2, 0.5, 350),
+        ("failed", 0.3, 0.2, 0.1, 850),
+        ("unsafe", 0.002, 0.048, 0.5, 450),
+        ("unsafe", 0.002, 0.048, 0.1, 1000),
     ):
-        for alpha, longer in ((ALPHA, 1.0), (ALPHA * SPLIT["failed"], 1.7)):
-            count = int(within * longer)
-            name = f"ramp, {rate:.3g} to {rate + harm:.3g}, share {share:.0%}, alpha {alpha:.0%}: within {count:,}"
-            once = partial(taken_back, Traffic(rate, harm, share), within=min(count, LONGEST), alpha=alpha)
-            if count <= LONGEST:
-                yield Cell(name, once, "at least 80%", 80, 100)
+        for alpha, longer in ((ALPHA, 1.0), (Plan().alphas[signal], MORE)):
+            count = round(within * longer)
+            design = f"{signal} {rate:.3g} to {rate + harm:.3g}, share {share:.0%}, alpha {alpha:.0%}"
+            once = partial(taken_back, Traffic(rate, harm, share), within=count, alpha=alpha)
+            yield Cell(f"ramp, {design}: within {count:,}", once, "at least 80%", 80, 100)
+
+
+def other_cells() -> Iterator[Cell]:
+    back, most = "at most 5%", 5.9
     for share in (0.1, 0.5):
         name = f"ramp, worse by the margin, share {share:.0%}: finishes"
         yield Cell(name, partial(let_through, Traffic(harm=MARGIN, share=share)), "at most 5%", 0, most)
@@ -202,9 +197,17 @@ def ramp_cells() -> Iterator[Cell]:
                partial(shadowed, alike, 0 * alike, 400), back, 0, most)  # fmt: skip
     yield Cell("ramp, shadow, a fault 5 to 15% of the calls: held within 200",
                partial(shadowed, alike[1:2], np.array([0.1]), 200), "at least 80%", 80, 100)  # fmt: skip
+
+
+def watch_cells() -> Iterator[Cell | Batch]:
     yield Cell("ramp, watch, 1 to 6%, claim 2%: within 450", partial(watched, 0.01, 0.06, 0.02, 450),
                "at least 95%", 95, 100)  # fmt: skip
     yield Cell("ramp, watch, 1% for 4,000 sessions, claim 2%: alarm", partial(watched, 0.01, 0.01, 0.02, 4000),
                "at most 5%", 0, 5)  # fmt: skip
-    yield Cell("ramp, watch, at the claim for 2,000 sessions: alarm", partial(watched, 0.02, 0.02, 0.02, 2000),
-               "at most 11%", 0, 11)  # fmt: skip
+    for name, claims in {
+        "one claim of 2%": [CATEGORY],
+        "unsafe, errors and a category": [UNSAFE, ERRORS, CATEGORY],
+        "unsafe, errors and 20 categories": [UNSAFE, ERRORS, *[CATEGORY] * MOST_BUCKETS],
+    }.items():
+        yield Batch(f"ramp, watch, exactly at {name}: mean run length, % of {RUN_LENGTH:,.0f} sessions",
+                    partial(run_length, claims), "at least 100%", 100, 10_000)  # fmt: skip

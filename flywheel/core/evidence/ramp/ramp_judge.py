@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE, Plan
-from flywheel.core.evidence.statistics.sequential.arm_bets import DIFFERENT, ArmBets
+from flywheel.core.evidence.statistics.sequential.arm_bets import DIFFERENT, ArmBets, Array
 from flywheel.core.evidence.statistics.sequential.arm_difference import not_worse
 from flywheel.core.evidence.statistics.sequential.share_check import share_log_wealth
 
@@ -55,22 +57,32 @@ class Judgement:
 
         Raises ValueError as `arm_bets.sessions` does.
         """
-        paths: list[dict[str, float]] = [{} for _ in sessions]
-        after = {}
+        parts = {
+            key: np.array([session.parts.get(key) for session in sessions], dtype=float)  # None becomes NaN
+            for key in {"failed", *self.bets} - {MISSING}
+        }
+        wealth, after = self.follow_columns(
+            np.array([session.is_candidate for session in sessions], dtype=float),
+            np.array([session.share for session in sessions], dtype=float),
+            parts,
+        )
+        rows = zip(*(wealth[key].tolist() for key in self.bets), strict=True)
+        return [dict(zip(self.bets, row, strict=True)) for row in rows], after
+
+    def follow_columns(
+        self, arm: Array, share: Array, parts: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], "Judgement"]:
+        """The same where sessions come as columns of one length: `arm` is 1 for the candidate, and in `parts` NaN is
+        not known. Returns the wealth by signal, (sessions,) each, and the state after the last.
+
+        Raises ValueError as `arm_bets.sessions` does.
+        """
+        paths, after = {}, {}
         for key, bets in self.bets.items():
-            known = [
-                (row, session, part)
-                for row, session in enumerate(sessions)
-                if (part := _part(session, key)) is not None
-            ]
-            wealth, after[key] = bets.follow(
-                [float(session.is_candidate) for _, session, _ in known],
-                [session.share for _, session, _ in known],
-                [part for *_, part in known],
-            )
-            present, found = bets.wealth, dict(zip((row for row, *_ in known), map(float, wealth), strict=True))
-            for row, path in enumerate(paths):
-                present = path[key] = found.get(row, present)
+            part = np.isnan(parts["failed"]).astype(float) if key == MISSING else parts[key]
+            is_known = ~np.isnan(part)
+            wealth, after[key] = bets.follow(arm[is_known], share[is_known], part[is_known])
+            paths[key] = np.concatenate([[bets.wealth], wealth])[np.cumsum(is_known)]
         return paths, Judgement(after)
 
     def to_json(self) -> dict[str, Any]:
@@ -156,9 +168,3 @@ def _reached(plan: Plan, wealth: Mapping[str, float]) -> dict[str, float]:
     """By how much the signals whose bound is reached are beyond it."""
     times = {key: wealth.get(key, 0.0) * plan.alphas[key] for key in plan.signals}
     return {key: beyond for key, beyond in times.items() if beyond >= 1}
-
-
-def _part(session: Session, key: str) -> float | None:
-    if key == MISSING:
-        return float(session.parts.get("failed") is None)
-    return session.parts.get(key)

@@ -52,10 +52,9 @@ class ClaimWatch:
         parts = np.asarray(failed, dtype=float)
         if not np.all((parts >= 0) & (parts <= 1)):
             raise ValueError("the part of a session that failed is from 0 to 1")
-        factors = 1 + _bets(self.claim) * (parts[:, None] - self.claim)
         sums, path = np.asarray(self.sums), []
-        for factor in factors:
-            sums = np.minimum((1 + sums) * factor, 1e300)
+        for factors in bet_factors(self.claim, parts):
+            sums = add_session(sums, factors)
             path.append(math.fsum(sums) / len(sums))
         return np.asarray(path), ClaimWatch(self.claim, tuple(map(float, sums)))
 
@@ -65,8 +64,16 @@ def bound(claims: int, run_length: float = RUN_LENGTH) -> float:
     return claims * run_length
 
 
-def _bets(claim: float) -> Array:
+def bet_factors(claim: float, failed: Array) -> Array:
+    """Return by what each session multiplies the evidence of each rate that is bet on: (sessions, rates)."""
     odds = claim / (1 - claim) * np.asarray(ODDS)
     rates = odds / (1 + odds)
-    found: Array = (rates - claim) / (claim * (1 - claim))
+    bets = (rates - claim) / (claim * (1 - claim))
+    found: Array = 1 + bets * (failed[:, None] - claim)
+    return found
+
+
+def add_session(sums: Array, factors: Array) -> Array:
+    """Return M after one more session, of whatever shape; no sum overflows."""
+    found: Array = np.minimum((1 + sums) * factors, 1e300)
     return found
