@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 
 from flywheel.accounts.actors import Actor
-from flywheel.promotions.models import Ramp
+from flywheel.failures.models import Recurrence
+from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.ramps import ramp_judging, ramp_moves
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import agent, candidate, evaluated
 from tests.promotions.ramps.conftest import Met, met, ramp
+from tests.promotions.ramps.test_claim_watching import KEY, claims_better, promote_anyway
+from tests.workers.programs.releases.conftest import Customers, shows
 from workers.programs import story_playback
 from workers.programs.releases import story_releases
 from workers.reference import story
@@ -66,3 +69,40 @@ def test_versions_of_the_story_differ_in_one_thing(build: Build) -> None:
     story_releases.load(moved)  # it has no weights here: nobody is asked
     sessions = story_releases.customers_from(5)
     assert [next(sessions) for _ in range(2)] == [story.newcomer(n, story_playback.SEED) for n in (5, 6)]
+
+
+def test_only_what_comes_back_while_customers_come_counts(
+    candidate: Candidate, cast: Cast, build: Build, customers: Customers
+) -> None:
+    claims_better(candidate)
+    live = promote_anyway(candidate, cast).after
+    earlier = Recurrence.objects.create(
+        project=cast.project, bucket="earlier", version=live, claim=0.02, sessions=9, failed=0.5, path=[]
+    )
+    application: Any = None
+    nobody = story_releases.recurs(live.agent, application, iter(()))
+    assert nobody is None
+
+    customers.without_ramp = lambda requests: shows(build, live, KEY, requests)
+    found = story_releases.recurs(live.agent, application, story_releases.customers_from(0))
+    assert found is not None
+    assert (found.bucket, found.pk > earlier.pk) == (KEY, True)
+    told = story_releases.came_back(found)
+    assert told["state"] == "reopened"
+    assert (told["found"], told["claim"], told["sessions"]) == (1.0, 0.02, found.sessions)
+    assert told["trajectories"] == found.sessions == len(customers.came)
+    assert told["evidence"] >= told["bound"] == 60_000
+    assert told["in_next_turn"]
+
+    found.answer = Recurrence.Answer.NOT_SAME
+    found.save()
+    assert not story_releases.came_back(found)["in_next_turn"]
+
+
+def test_customers_stop_coming_where_nothing_comes_back(
+    candidate: Candidate, cast: Cast, build: Build, customers: Customers
+) -> None:
+    live = promote_anyway(candidate, cast).after
+    application: Any = None
+    assert story_releases.recurs(live.agent, application, story_releases.customers_from(0), most=5) is None
+    assert len(customers.came) == 5
