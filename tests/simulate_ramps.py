@@ -35,6 +35,18 @@ WATCHED, NAIVELY_WATCHED = 60_000, 20_000
 """Sessions after which a watch without an alarm is left: its run length counts as these."""
 UNSAFE, ERRORS, CATEGORY = 0.01, 0.02, 0.02
 """The least claims that a promotion makes."""
+HARMS = (
+    ("failed", 0.3, 0.1, 0.5, 1200),
+    ("failed", 0.3, 0.1, 0.1, 3200),
+    ("failed", 0.3, 0.2, 0.5, 350),
+    ("failed", 0.3, 0.2, 0.1, 850),
+    ("unsafe", 0.002, 0.048, 0.5, 450),
+    ("unsafe", 0.002, 0.048, 0.1, 1000),
+    ("invalid", 0.05, 0.1, 0.5, 450),
+    ("slow", 0.05, 0.1, 0.5, 450),
+)
+"""Signal, rate of the live version, how much more often the candidate does it, its share, and the sessions within which
+four of five are to be caught with all of alpha."""
 SHADOW_BOUND = 60.0
 """Of the wealth of each of three faults, which hold a ramp in at most 5% together."""
 
@@ -44,6 +56,19 @@ def taken_back(of: Traffic, seed: int, *, within: int = LONGEST, alpha: float = 
     arm, share, failed = (column[:within] for column in sessions(of, seed, max(within, LONGEST)))
     path, _ = ArmBets().follow(arm, share, failed)
     return bool((path >= 1 / alpha).any()), naively(arm, failed)
+
+
+def times_as_many(of: Traffic, alpha: float, most: int, runs: int) -> tuple[float, float]:
+    """Return the sessions until 80% of so many harmful versions are taken back at this part of alpha, in percent of
+    those at all of it. Naive: an interval for each signal is not split, and takes as many."""
+    ends: dict[float, list[int]] = {alpha: [], ALPHA: []}
+    for seed in range(runs):
+        path, _ = ArmBets().follow(*sessions(of, seed, most))
+        for each, found in ends.items():
+            reached = path >= 1 / each
+            found.append(1 + int(reached.argmax()) if reached.any() else most)
+    longer, shorter = (float(np.quantile(ends[each], 0.8)) for each in (alpha, ALPHA))
+    return 100 * longer / shorter, 100.0
 
 
 def let_through(of: Traffic, seed: int) -> tuple[bool, bool]:
@@ -137,6 +162,7 @@ def _naive_run_length(rng: np.random.Generator, rates: Array) -> int:
 def ramp_cells() -> Iterator[Cell | Batch]:
     yield from error_cells()
     yield from harm_cells()
+    yield from split_cells()
     yield from other_cells()
     yield from watch_cells()
 
@@ -165,19 +191,21 @@ def error_cells() -> Iterator[Cell]:
 
 
 def harm_cells() -> Iterator[Cell]:
-    for signal, rate, harm, share, within in (
-        ("failed", 0.3, 0.1, 0.5, 1200),
-        ("failed", 0.3, 0.1, 0.1, 3200),
-        ("failed", 0.3, 0.2, 0.5, 350),
-        ("failed", 0.3, 0.2, 0.1, 850),
-        ("unsafe", 0.002, 0.048, 0.5, 450),
-        ("unsafe", 0.002, 0.048, 0.1, 1000),
-    ):
+    for signal, rate, harm, share, within in HARMS:
         for alpha, longer in ((ALPHA, 1.0), (Plan().alphas[signal], MORE)):
             count = round(within * longer)
-            design = f"{signal} {rate:.3g} to {rate + harm:.3g}, share {share:.0%}, alpha {alpha:.0%}"
+            design = f"{signal} {rate:.3g} to {rate + harm:.3g}, share {share:.0%}, alpha {100 * alpha:g}%"
             once = partial(taken_back, Traffic(rate, harm, share), within=count, alpha=alpha)
             yield Cell(f"ramp, {design}: within {count:,}", once, "at least 80%", 80, 100)
+
+
+def split_cells() -> Iterator[Batch]:
+    for signal, rate, harm, share, within in HARMS:
+        alpha = Plan().alphas[signal]
+        design = f"{signal} {rate:.3g} to {rate + harm:.3g}, share {share:.0%}, alpha {100 * alpha:g}%"
+        at_once = partial(times_as_many, Traffic(rate, harm, share), alpha, 3 * within)
+        name = f"ramp, {design}: sessions until 80% are caught, % of those at 5%"
+        yield Batch(name, at_once, f"at most {MORE:.0%}", 0, 100 * MORE)
 
 
 def other_cells() -> Iterator[Cell]:

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from flywheel.core.evidence.ramp.ramp_judge import Judgement, Session
 from flywheel.core.evidence.ramp.ramp_plan import ALPHA
 from tests import simulated_signals
-from tests.simulate_ramps import error_cells, harm_cells, run_length
+from tests.simulate_ramps import error_cells, harm_cells, run_length, split_cells
 from tests.simulated_cells import Cell
 from tests.simulated_signals import PLAN
 from tests.simulated_traffic import Traffic, naively, spreads
@@ -55,9 +55,15 @@ def test_harm_is_found_within_its_sessions(cell: Cell) -> None:
     assert shares(cell)[0] >= 0.75
 
 
+def test_a_part_of_alpha_takes_some_more_sessions() -> None:
+    (cell,) = (each for each in split_cells() if "0.3 to 0.5, share 50%" in each.name)
+    value, _ = cell.at_once(RUNS)
+    assert 100 < value <= cell.high == 170
+
+
 def test_no_line_of_harm_is_left_out() -> None:
     names = [cell.name for cell in harm_cells()]
-    assert len(names) == 12
+    assert len(names) == 16
     assert any("unsafe" in name and "alpha 1%" in name for name in names)
     assert "ramp, failed 0.3 to 0.4, share 10%, alpha 2%: within 5,440" in names
 
