@@ -17,7 +17,7 @@ ROWS, LENGTH = 4, 64
 
 def counted(tuning: dict[str, Any], *, is_checkpointed: bool) -> tuple[int, Shapes]:
     """Of one step on a small model, and its shapes."""
-    sizes = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32}
+    sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32}
     config = Qwen3Config(vocab_size=2048, hidden_size=128, intermediate_size=384, tie_word_embeddings=True, **sizes)
     model: Any = Qwen3ForCausalLM(config)
     tensors = {name: list(tensor.shape) for name, tensor in model.named_parameters()}

@@ -395,6 +395,7 @@ def test_a_run_has_its_teachers_weights_in_its_directory(launched: Launch, build
     training_runs.prepare(run, run.directory)  # as after a kill: it is the same run's
     spec = run_spec.read(run.directory, "grpo")
     assert spec.teacher is not None
+    assert spec.teacher.base is not None
     assert spec.teacher.base.digest == checkpoints.directory_digest(spec.teacher.base.path) != spec.base.digest
     run.teacher = version(build)
     with pytest.raises(TrainingFailed, match="holds another run"):
