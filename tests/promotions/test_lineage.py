@@ -157,7 +157,6 @@ def test_a_bucket_leads_to_all_that_its_failures_became(cast: Cast, build: Build
         promotion=Promotion.objects.get(agent=candidate.agent),
         agent=candidate.agent,
         claims={"bucket:wrong_tool": 0.02},
-        detectors="d",
         read_to=timezone.now(),
     )
     came_back(candidate, row)

@@ -50,7 +50,7 @@ def test_a_turn_says_how_the_version_that_ended_it_is_watched(
     found = {"session": 31, "evidence": 60_000.0, "at": "2026-11-05T10:00:00+00:00", "did": "reopened"}
     row = Watch.objects.create(
         promotion=promotion, agent=candidate.agent, claims={"unsafe": 0.01, "bucket:wrong_tool": 0.02}, sessions=40,
-        broken={"bucket:wrong_tool": found}, detectors="d", read_to=timezone.now(),
+        broken={"bucket:wrong_tool": found}, read_to=timezone.now(),
     )  # fmt: skip
     watch = client.get(f"{TURNS}/1", headers=headers).json()["watch"]
     assert (watch["state"], watch["sessions"], watch["claims"]) == ("running", 40, row.claims)
