@@ -18,7 +18,7 @@ from flywheel.failures.models import BucketLife
 router = Router(tags=["failures"])
 
 
-class EvidenceOut(Schema):
+class EvidenceAfterOut(Schema):
     sessions: int
     evidence: float
     """After so many sessions."""
@@ -36,7 +36,7 @@ class RecurrenceOut(Schema):
     at: datetime
     answer: str
     """`same`, or empty until a person confirms it."""
-    path: list[EvidenceOut]
+    path: list[EvidenceAfterOut]
     """The evidence against the claim over time, at most a hundred points."""
     bound: float | None
     """The evidence at which the claim is broken; null for recurrences that do not have it."""

@@ -155,22 +155,34 @@ class ReasonIn(Body):
     reason: str
 
 
+class BrokenClaimOut(Schema):
+    signal: str
+    """`unsafe`, `errors`, or `bucket:` with a category's key."""
+    session: int
+    """Number of the watched session after which it broke."""
+    evidence: float
+    at: datetime
+    did: str
+    """What followed, in words."""
+
+
 class WatchOut(Schema):
     """The watch of a promotion's claims on the traffic of its version."""
 
     state: str
-    """`running`, or `over` (another version is live)."""
-    sessions: int
-    """Watched since `began_at`."""
+    """`running`, or `over` once another version is live."""
     began_at: datetime
     changed_detectors: list[str]
     """Detectors whose change made it begin anew at `began_at`; empty if it began with the promotion."""
-    broken: list[str]
-    """Signals whose claims broke, such as `bucket:wrong_tool`."""
+    sessions: int
+    """Watched since `began_at`."""
+    claims: dict[str, float]
+    """By signal the largest share of sessions that the promotion claims, 0 to 1."""
+    broken: list[BrokenClaimOut]
 
     @staticmethod
-    def resolve_broken(row: Watch) -> list[str]:
-        return sorted(row.broken)
+    def resolve_broken(row: Watch) -> list[dict[str, Any]]:
+        return [{"signal": signal, **found} for signal, found in row.broken.items()]
 
 
 class PromotionOut(Schema):

@@ -15,6 +15,7 @@ from flywheel.edge.paging import keyset
 from flywheel.edge.schemas import Body, Schema
 from flywheel.environments.models import Task
 from flywheel.promotions.api.lineage import PassportOut
+from flywheel.promotions.api.promotions import WatchOut
 from flywheel.promotions.lineage.passport_kinds import passport
 from flywheel.promotions.models import Watch
 from flywheel.promotions.turns import drafts, turn_bounds
@@ -45,32 +46,6 @@ class StationOut(Schema):
     """Number of objects, at most 10,000."""
     is_more: bool
     """Whether there are more than `count`."""
-
-
-class BrokenClaimOut(Schema):
-    signal: str
-    """`unsafe`, `errors`, or `bucket:` with a category's key."""
-    session: int
-    """Number of the watched session after which it broke."""
-    evidence: float
-    at: datetime
-    did: str
-    """What followed, in words."""
-
-
-class WatchOut(Schema):
-    state: str
-    """`running`, or `over` once another version is live."""
-    began_at: datetime
-    sessions: int
-    """Watched since it began; a changed detector begins it anew."""
-    claims: dict[str, float]
-    """By signal the largest share of sessions that the promotion claims, 0 to 1."""
-    broken: list[BrokenClaimOut]
-
-    @staticmethod
-    def resolve_broken(row: Watch) -> list[dict[str, Any]]:
-        return [{"signal": signal, **found} for signal, found in row.broken.items()]
 
 
 class TurnWithStations(TurnOut):
