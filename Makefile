@@ -43,7 +43,7 @@ serve: $(STAMP) $(SERVE_STAMP)  ## vLLM for evals, installed apart: the referenc
 	@exec $(BIN)/python -m workers.programs.vllm_server $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
 test: $(DEV_STAMP) browser  ## All tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup  # they wait for workers and browsers for a third of their time
+	$(BIN)/python -m pytest -n 4 --dist loadgroup  # they wait for workers and browsers for a third of their time
 
 test-again: $(DEV_STAMP)  ## The tests that failed last time, one after the other; names those that pass now
 	$(BIN)/python -m pytest -p tests.again -n 0 --last-failed --last-failed-no-failures none

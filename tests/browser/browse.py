@@ -39,6 +39,11 @@ def open_browser() -> Iterator[Browser]:
         browser.close()
 
 
+ABORTED = ("htmx:sendAbort", "htmx:afterRequest")
+"""What htmx says of a request that a later one replaced. The second stands before each kind of failure, all of which
+have a word of their own."""
+
+
 class Tab:
     """One page with a session of its own."""
 
@@ -65,6 +70,8 @@ class Tab:
         self.page.on("response", self._on_response)
 
     def _on_console(self, message: ConsoleMessage) -> None:
+        if message.text.startswith(ABORTED):
+            return
         if message.type in ("error", "warning"):
             self.problems.append(f"{self.page.url}: {message.type}: {message.text}")
 

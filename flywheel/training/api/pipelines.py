@@ -15,7 +15,7 @@ from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body, RefIn, Schema
 from flywheel.evals.api.references import task_set_of, version_of
-from flywheel.training.api.references import ChoicesIn, Tuning, by_algorithm
+from flywheel.training.api.references import ChoicesIn, TuningOut, by_algorithm
 from flywheel.training.models import Pipeline, PipelineStage
 from flywheel.training.pipelines import pipeline_control, prompt_stages
 from flywheel.training.pipelines.pipeline_control import MOST_STAGES
@@ -148,7 +148,7 @@ class PipelineStageOut(Schema):
     """Demonstrations that it imitates beside its attempts."""
     environment_weights: dict[str, list[float]]
     """Weight of each environment of a mix, at the first step and at the last."""
-    tuning: Tuning | None
+    tuning: TuningOut | None
     """Null for a new prompt."""
     settings: dict[str, Any]
     seed: int

@@ -15,7 +15,7 @@ from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Missing, Refused, at_field, one
-from flywheel.edge.schemas import Body, RefIn, made
+from flywheel.edge.schemas import Body, RefIn, Schema, made
 from flywheel.environments.models import RewardRecipe
 from flywheel.environments.versions.reward_recipes import find_reward_recipe
 from flywheel.evals.api.references import task_set_of, version_of
@@ -61,12 +61,12 @@ def dataset_by_ref(request: HttpRequest, ref: str, field: str = "dataset") -> Da
         return newest
 
 
-class FullTuning(Body):
+class FullTuningOut(Schema):
     mode: Literal["full"]
     """All weights."""
 
 
-class AdapterTuning(Body):
+class AdapterTuningOut(Schema):
     mode: Literal["lora", "qlora"]
     """`qlora` has the base in 4 bits."""
     rank: StrictInt = run_control.LORA["rank"]
@@ -75,7 +75,14 @@ class AdapterTuning(Body):
     """1 to 512."""
 
 
+class FullTuning(FullTuningOut, Body): ...
+
+
+class AdapterTuning(AdapterTuningOut, Body): ...
+
+
 Tuning = Annotated[FullTuning | AdapterTuning, Field(discriminator="mode")]
+TuningOut = Annotated[FullTuningOut | AdapterTuningOut, Field(discriminator="mode")]
 
 
 class ChoicesIn(Body):

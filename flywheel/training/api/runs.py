@@ -14,7 +14,7 @@ from flywheel.edge.answers import ListQuery, Ref, cut_page, page_of, paginate
 from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body, Schema
 from flywheel.evals.api.references import version_of
-from flywheel.training.api.references import LaunchIn, RunIn, Tuning, TypedSweepIn
+from flywheel.training.api.references import LaunchIn, RunIn, TuningOut, TypedSweepIn
 from flywheel.training.launch import reward_lock, run_budgets, run_sweeps
 from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
@@ -69,7 +69,7 @@ class RunOut(Schema):
     task_set: Ref
     dataset: Ref
     algorithm: str
-    tuning: Tuning
+    tuning: TuningOut
     settings: dict[str, Any]
     seed: int
     budget: dict[str, float]
