@@ -78,6 +78,7 @@ def _measured(asked: dict[str, Caller], at_once: int) -> list[dict[str, Any]]:
                 for one, ms in [each for found in pool.map(work, [caller] * at_once) for each in found]:
                     took[one, name] += [ms] if number else []  # connections are made in the first round
                 time.sleep(PAUSE_S)
+    took |= {("any", name): took["first", name] + took["further", name] for name in WAYS}
     return [
         _row(f"{one} call of a session, {name}, {at_once} at once", sorted(found), sorted(took[one, "live"]))
         for (one, name), found in took.items()
