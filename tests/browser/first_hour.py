@@ -36,7 +36,8 @@ PASSES_MS = 2000
 CUSTOMERS = 30
 """Trajectories of the new version that are waited for."""
 NEXT = """
-window.decided = new Promise((done) => {
+window.decided = new Promise((done, fail) => {
+  setTimeout(() => fail(new Error("no other item came within a minute")), 60_000);
   const before = document.querySelector("#decision").dataset.draft;
   addEventListener("keydown", (event) => {
     const look = () => {
@@ -49,7 +50,7 @@ window.decided = new Promise((done) => {
 });
 0
 """
-"""Milliseconds from a key to the frame that shows another item."""
+"""Milliseconds from a key to the frame that shows another item; an error where none comes."""
 LINK = re.compile(r"http://\S+(/account/demo/\S+)")
 
 
