@@ -175,13 +175,17 @@ def test_a_closed_bucket_that_was_opened_by_a_person_stays_open_when_the_watch_w
     assert bucket_lifecycle.of(cast.project, KEY).state == "reopened"
 
 
+def let_the_watch_roll_back(cast: Cast, may: bool) -> None:
+    newest = Policy.objects.filter(project=cast.project).order_by("-version")[0]
+    rules = decision.Policy.from_dict({**newest.rules, "watch_rolls_back": may}).to_dict()
+    Policy.objects.create(project=cast.project, version=newest.version + 1, rules=rules, created_by=cast.admin)
+
+
 @pytest.mark.parametrize("may", [True, False])
 def test_unsafe_actions_bring_the_version_before_back_where_the_policy_says_so(
     answered: Answered, live: Promotion, cast: Cast, may: bool
 ) -> None:
-    newest = Policy.objects.filter(project=cast.project).order_by("-version")[0]
-    rules = decision.Policy.from_dict({**newest.rules, "watch_rolls_back": may}).to_dict()
-    Policy.objects.create(project=cast.project, version=newest.version + 1, rules=rules, created_by=cast.admin)
+    let_the_watch_roll_back(cast, may)
     answered(12, found=12, bucket="unsafe_action")
     claim_watching.look()
     agent = Agent.objects.get()
@@ -196,9 +200,7 @@ def test_unsafe_actions_bring_the_version_before_back_where_the_policy_says_so(
 def test_server_errors_beyond_the_claim_bring_the_version_before_back_or_ask_for_it(
     answered: Answered, live: Promotion, cast: Cast, may: bool
 ) -> None:
-    newest = Policy.objects.filter(project=cast.project).order_by("-version")[0]
-    rules = decision.Policy.from_dict({**newest.rules, "watch_rolls_back": may}).to_dict()
-    Policy.objects.create(project=cast.project, version=newest.version + 1, rules=rules, created_by=cast.admin)
+    let_the_watch_roll_back(cast, may)
     answered(12)
     at = timezone.now()
     for row in Trajectory.objects.filter(version=live.after):
