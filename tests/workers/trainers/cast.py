@@ -192,7 +192,7 @@ class Directory:
 
     @property
     def steps_kept(self) -> list[int]:
-        return sorted(int(path.name.removeprefix("step-")) for path in (self.path / "checkpoints").iterdir())
+        return sorted(int(path.name.removeprefix("step-")) for path in (self.path / "checkpoints").glob("step-*"))
 
     def errors(self) -> str:
         path = self.path / "stderr"

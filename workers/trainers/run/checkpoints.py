@@ -25,6 +25,7 @@ KEY = "checkpoint.key"
 
 _NEEDLESS = ("training_args.bin", "README.md")
 """What the libraries put into a checkpoint that no resume reads; the first is one pickle more."""
+_REMOVED = ".removed-"
 
 
 class Checkpoint(NamedTuple):
@@ -114,7 +115,15 @@ def verify(run: Path, path: Path, step: int, spec_digest: str) -> Checkpoint:
 
 def prune(run: Path, keep: int) -> None:
     for _, path in list(_steps(run))[:-keep]:
-        shutil.rmtree(path)
+        remove(path)
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory so that whoever reads it meanwhile finds all of it gone at once, never a part. What a crash
+    left of another is swept."""
+    directory.rename(directory.with_name(f"{_REMOVED}{directory.name}"))
+    for left in directory.parent.glob(f"{_REMOVED}*"):
+        shutil.rmtree(left)
 
 
 def move(aside: Path, target: Path) -> None:
@@ -124,7 +133,7 @@ def move(aside: Path, target: Path) -> None:
     fsync(aside)
     target.parent.mkdir(exist_ok=True)
     if target.exists():
-        shutil.rmtree(target)
+        remove(target)
     aside.rename(target)
     fsync(target.parent)
 

@@ -69,6 +69,8 @@ class BestWeights:
 
     def drop(self) -> None:
         """Remove the kept weights: the run has ended, and what it gives holds them."""
+        for step in _kept(self.run.path):
+            checkpoints.remove(self.path_of(step))
         shutil.rmtree(self.run.path / PLACE, ignore_errors=True)
 
     def _keep(self, step: int, score: float) -> None:
@@ -83,7 +85,7 @@ class BestWeights:
         checkpoints.move(aside, self.path_of(step))
         for other in _kept(self.run.path):
             if other != step:
-                shutil.rmtree(self.path_of(other))
+                checkpoints.remove(self.path_of(other))
 
 
 def _score_of(kept: Path) -> float:

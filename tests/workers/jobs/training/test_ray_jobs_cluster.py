@@ -25,6 +25,7 @@ from workers.jobs.training.trainer_process import TrainingFailed
 from workers.trainers.run import checkpoints
 
 __all__ = ["base"]
+STEPS = 1000
 RAY = settings.BASE_DIR / ".venv-ray" / "bin" / "ray"
 HEAD = "--head --block --node-ip-address=127.0.0.1 --dashboard-host=127.0.0.1 --disable-usage-stats --num-cpus=2"
 
@@ -146,11 +147,11 @@ def test_a_run_goes_there_and_back_through_a_storage(
     monkeypatch.setenv("FLYWHEEL_RAY_STORAGE", f"file://{tmp_path}/storage")
     ours = tmp_path / "ours"
     shutil.copytree(base, ours / "base")
-    run = Directory(ours / "r-4", ours / "base", steps=400, checkpoint_every=20)
+    run = Directory(ours / "r-4", ours / "base", steps=STEPS, checkpoint_every=20)
     trainer = RayTrainer("flywheel-r-4", "workers.trainers.sft", run.path)
     assert trainer.is_alive()
     (ours / "base").rename(tmp_path / "base")
-    wait_for(lambda: trainer.is_alive() and (run.path / "checkpoints" / "step-20").exists(), "a checkpoint is here")
+    wait_for(lambda: trainer.is_alive() and run.steps_kept, "a checkpoint is here")
     (run.path / "CANCEL").touch()
     wait_for(lambda: not trainer.is_alive(), "it has saved and stopped", lambda: trainer.ending)
     assert (run.result["status"], trainer.status) == ("cancelled", "SUCCEEDED")
@@ -165,7 +166,7 @@ def test_a_run_goes_there_and_back_through_a_storage(
     last = RayTrainer("flywheel-r-4", "workers.trainers.sft", run.path)
     wait_for(lambda: not last.is_alive(), "it has ended", lambda: last.ending)
     assert (run.result["status"], last.number) == ("completed", 3)
-    assert sorted(run.metrics()) == list(range(1, 401))
+    assert sorted(run.metrics()) == list(range(1, STEPS + 1))
     starts = [row["resumed_from"] for row in run.events("training_start")]
     assert starts[:2] == [None, stopped_at]
     assert starts[2] > stopped_at

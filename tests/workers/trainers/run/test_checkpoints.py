@@ -35,6 +35,24 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-9", "step-10"}
 
 
+def test_what_is_removed_is_gone_at_once_and_a_crash_leaves_nothing_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (2, 4, 6):
+        publish(tmp_path, step)
+
+    def crash(directory: Path) -> None:
+        (directory / checkpoints.MANIFEST).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as crashing, pytest.raises(KeyboardInterrupt):
+        crashing.setattr("shutil.rmtree", crash)
+        checkpoints.prune(tmp_path, 2)
+    assert checkpoints.steps(tmp_path) == [4, 6]
+    checkpoints.prune(tmp_path, 1)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-6"]
+
+
 def test_a_step_can_be_published_again(tmp_path: Path) -> None:
     publish(tmp_path, 2)
     (tmp_path / "checkpoints/step-2/optimizer.pt").write_text("damaged")
