@@ -203,6 +203,14 @@ window.Flywheel = (() => {
     banner.hidden = false;
   }
 
+  // A page that loads itself anew in the moment in which somebody leaves it would take back their click.
+  let leftAt = -Infinity;
+  addEventListener("beforeunload", () => (leftAt = performance.now()));
+  document.addEventListener("htmx:beforeOnLoad", (event) => {
+    const isLeaving = performance.now() - leftAt < 10_000;
+    if (isLeaving && event.detail.xhr.getResponseHeader("HX-Refresh")) event.preventDefault();
+  });
+
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (!event.detail.elt.matches("[data-saving]")) return;
     const { xhr } = event.detail;

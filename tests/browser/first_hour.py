@@ -95,8 +95,9 @@ class Visitor:
         button.wait_for()
         if picture:
             self.picture(picture)
+        before = self.page.url
         self.click(button)
-        self.page.wait_for_load_state("load")
+        self.page.wait_for_url(lambda url: url != before)
 
     def picture(self, name: str) -> None:
         if self.camera:
@@ -115,7 +116,6 @@ def walk(visitor: Visitor, link: str) -> Outcome:
     visitor.picture("overview")
     visitor.go_on("Review")
     page.locator("#decision").wait_for()
-    page.wait_for_load_state("load")  # of the desk: before, a key sends its form as a page without scripts would
     for number in range(REVIEWED):
         if number == 1:
             visitor.picture("review")
