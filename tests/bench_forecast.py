@@ -219,7 +219,7 @@ def lengths(run: Directory, base: Path) -> memory_forecast.Lengths:
 
     from flywheel.core.envs import Task
     from workers.trainers.run import run_spec
-    from workers.trainers.weights import trained_policy
+    from workers.engines.tool_calls import prompt_tokens
 
     spec = run_spec.read(run.path, run.trainer)
     env, data = run_spec.opened(spec)
@@ -230,7 +230,7 @@ def lengths(run: Directory, base: Path) -> memory_forecast.Lengths:
             prompt = [message.to_openai() for message in env.reset(Task.from_json(row), 1)]
         else:
             prompt = row["prompt"]
-        (ids,) = trained_policy.encode(tokenizer, [prompt], run_spec.tools_of(env, ""))
+        ids = prompt_tokens(tokenizer, prompt, run_spec.tools_of(env, ""))
         answers = [row[name] for name in ("completion", "chosen", "rejected") if name in row]
         more = max((len(tokenizer.encode(answer[0]["content"])) + 1 for answer in answers), default=0)
         found.append(len(ids) + more)

@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from flywheel.core.envs.policy_rollouts import EngineError
 from workers.engines import context_length
+from workers.engines.tool_calls import prompt_tokens
 from workers.processes import model_process
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -89,16 +90,9 @@ class RewardScorer:
     def _encode(self, conversation: Conversation) -> list[int] | str:
         messages, tools = conversation
         try:
-            ids: list[int] = self._tokenizer.apply_chat_template(
-                list(messages),
-                tools=list(tools) or None,
-                tokenize=True,
-                return_dict=True,
-            )["input_ids"]
-        except MemoryError:
-            raise
-        except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
-            return f"the reward model's chat template refuses the conversation: {error}"
+            ids = prompt_tokens(self._tokenizer, messages, tools, is_asked=False)
+        except ValueError as error:
+            return f"the reward model cannot read it: {error}"
         if self._room is not None and len(ids) > self._room:
             return context_length.TooLong(
                 f"the conversation has {len(ids):,} tokens; the reward model takes {self._room:,}"

@@ -1,5 +1,5 @@
-"""Tool calls as chat templates are shown them, and as models write them: one writing and one reading for engines and
-trainers, so that what is learnt is what is asked and an answer is worth the same everywhere.
+"""Conversations and tool calls as chat templates write them, and calls as models write them: one writing and one
+reading for engines and trainers, so that what is learnt is what is asked and an answer is worth the same everywhere.
 
 A chat template that TRL knows comes with a response template, by which transformers reads what the model wrote. Of any
 other the calls are read that Qwen and Hermes models write; an answer that calls something in a way that nobody here
@@ -21,6 +21,33 @@ _CALL = {"id": "call00000", "type": "function", "function": {"name": _NAME, "arg
 _TOOLS = [{"type": "function", "function": {"name": _NAME, "description": "Look a day up.", "parameters": {}}}]
 SHORTEST_MARK = 4
 """Characters of what begins a call, so that plain words hold none by chance."""
+
+
+def prompt_text(
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = (), *, is_asked: bool = True
+) -> str:
+    """Write a conversation as the tokenizer's chat template does, up to where the model answers if it `is_asked`.
+    Raises ValueError where the template refuses."""
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                list(messages), tools=list(tools) or None, add_generation_prompt=is_asked, tokenize=False
+            )
+        )
+    except MemoryError:
+        raise
+    except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
+        raise ValueError(f"the model's chat template refuses the conversation: {error}") from error
+
+
+def prompt_tokens(
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = (), *, is_asked: bool = True
+) -> list[int]:
+    """Return the token ids of `prompt_text`."""
+    ids: list[int] = tokenizer.encode(
+        prompt_text(tokenizer, messages, tools, is_asked=is_asked), add_special_tokens=False
+    )
+    return ids
 
 
 def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:

@@ -30,7 +30,7 @@ from transformers.utils import logging as transformers_logging
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
 from workers.engines import context_length, generation
 from workers.engines.streamed_answers import Call, Heard, StreamedAnswer
-from workers.engines.tool_calls import answer_of, templated
+from workers.engines.tool_calls import answer_of, prompt_tokens, templated
 from workers.processes import model_process
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -131,18 +131,7 @@ class TransformersEngine:
             torch.cuda.empty_cache()
 
     def _encode(self, request: ChatRequest) -> list[int]:
-        try:
-            text = self._tokenizer.apply_chat_template(
-                [message.to_openai() for message in request.messages],
-                tools=list(request.tools) or None,
-                add_generation_prompt=True,
-                tokenize=False,
-            )
-        except MemoryError:
-            raise
-        except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
-            raise ValueError(f"the model's chat template refuses the conversation: {error}") from error
-        ids = cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
+        ids = prompt_tokens(self._tokenizer, [message.to_openai() for message in request.messages], request.tools)
         if problem := context_length.overflow(len(ids), request.sampling.max_tokens, self._room):
             raise TooLong(problem)
         return ids

@@ -11,6 +11,7 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from flywheel.core.envs import Environment, Task
 from workers.engines import context_length
+from workers.engines.tool_calls import prompt_tokens
 from workers.trainers import training_loop
 from workers.trainers.attempts import remote_policy, trl_seams
 from workers.trainers.attempts.curriculum import Curriculum
@@ -113,10 +114,12 @@ def build(
 
 
 def prompt_of(spec: Spec, loaded: Policy, env: Environment, task: Task) -> list[int]:
-    """Token ids of a task's opening, up to where the policy answers."""
+    """Token ids of a task's opening, up to where the policy answers. Raises TrainingError."""
     prompt = [message.to_openai() for message in env.reset(task, spec.seed)]
-    (ids,) = trained_policy.encode(loaded.tokenizer, [prompt], tools_of(env, task.environment))
-    return ids
+    try:
+        return prompt_tokens(loaded.tokenizer, prompt, tools_of(env, task.environment))
+    except ValueError as error:
+        raise TrainingError("model", f"{task.id}: {error}") from error
 
 
 def overflow(spec: Spec, loaded: Policy, prompt: Sequence[int]) -> str:

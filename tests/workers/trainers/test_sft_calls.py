@@ -14,7 +14,7 @@ from flywheel.core.envs import Task, build
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Rollout, Sampling
 from flywheel.core.traces import Message, ToolCall
 from tests.workers.trainers.cast import NAMES, TOOLS, Directory, Start, owned, pair_row, sft_row, task
-from workers.engines.tool_calls import answer_of, read_tool_calls
+from workers.engines.tool_calls import answer_of, prompt_tokens, read_tool_calls
 from workers.engines.transformers_engine import TransformersEngine
 from workers.trainers.attempts.live_engine import LiveEngine
 from workers.trainers.attempts.rewards import HeldOut, Judge, Rewards
@@ -103,7 +103,7 @@ def conversation() -> tuple[Message, ...]:
 def test_trainers_and_evals_show_a_policy_the_same(qwen: Path, live: trained_policy.Policy) -> None:
     engine = TransformersEngine(qwen, device="cpu")
     request = ChatRequest(conversation(), Sampling(max_tokens=8), 1, tuple(TOOLS))
-    (learnt,) = trained_policy.encode(live.tokenizer, [[message.to_openai() for message in request.messages]], TOOLS)
+    learnt = prompt_tokens(live.tokenizer, [message.to_openai() for message in request.messages], TOOLS)
     assert learnt == engine._encode(request)
     shown = live.tokenizer.decode(learnt)
     assert '{"name": "remind", "arguments": {"who": "Ada", "at": {"h": 9}}}' in shown

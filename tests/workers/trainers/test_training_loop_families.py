@@ -109,14 +109,15 @@ def test_family_learns_and_its_adapter_means_the_same_everywhere(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from workers.engines.tool_calls import prompt_tokens
     from workers.engines.transformers_engine import TransformersEngine
-    from workers.trainers.weights.trained_policy import encode
 
     base = built(family, tmp_path / "base")
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    prompt = encode(
-        tokenizer, [[{"role": "user", "content": "remind Ada"}]], [{"type": "function", "function": TOOLS[0]}]
-    )[0]
+    tokenizer: Any = AutoTokenizer.from_pretrained(base)
+    tool = {"type": "function", "function": TOOLS[0]}
+    asked = [{"role": "user", "content": "remind Ada"}]
+    prompt = prompt_tokens(tokenizer, asked, [tool])
+    assert prompt == tokenizer.apply_chat_template(asked, tools=[tool], add_generation_prompt=True)["input_ids"]
     assert ("Remind a person." in tokenizer.decode(prompt)) is family.calls
 
     fields = {"on": base, "tuning": LORA, "held_out": False}

@@ -14,8 +14,8 @@ import torch
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message
 from workers.engines import context_length, generation
-from workers.engines.tool_calls import answer_of
-from workers.trainers.weights.trained_policy import encode, ends_of
+from workers.engines.tool_calls import answer_of, prompt_text, prompt_tokens
+from workers.trainers.weights.trained_policy import ends_of
 
 TURN_BITS = 16
 """An episode's seed ends in so many zeros, in which its turns are counted: a request is the next one of the episode
@@ -70,17 +70,14 @@ class LiveEngine:
         """Its tokens, or why it cannot be asked."""
         try:
             ids = self._tokens(request)
-        except MemoryError:
-            raise
-        except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
-            return ChatResponse(error=f"the model's chat template refuses the conversation: {error}")
+        except ValueError as error:
+            return ChatResponse(error=str(error))
         if problem := context_length.overflow(len(ids), request.sampling.max_tokens, self._room):
             return ChatResponse(error=problem, is_too_long=True)
         return ids
 
     def _tokens(self, request: ChatRequest) -> list[int]:
-        (ids,) = encode(self.tokenizer, [[message.to_openai() for message in request.messages]], request.tools)
-        return ids
+        return prompt_tokens(self.tokenizer, [message.to_openai() for message in request.messages], request.tools)
 
     def _batch(self, prompts: Sequence[list[int]], requests: Sequence[ChatRequest]) -> list[Asked]:
         began = time.perf_counter()
@@ -226,12 +223,11 @@ def between_answers(
     """
     said = Message("assistant", _MARK, answer.tool_calls)
 
-    def render(messages: Sequence[Message], **more: bool) -> str:
-        rows = [message.to_openai() for message in messages]
-        return str(tokenizer.apply_chat_template(rows, tools=list(tools) or None, tokenize=False, **more))
+    def render(messages: Sequence[Message], *, is_asked: bool) -> str:
+        return prompt_text(tokenizer, [message.to_openai() for message in messages], tools, is_asked=is_asked)
 
-    closed = render([_ASKED, said])
-    whole = render([_ASKED, said, *new], add_generation_prompt=True)
+    closed = render([_ASKED, said], is_asked=False)
+    whole = render([_ASKED, said, *new], is_asked=True)
     is_marked = _MARK in closed and _MARK in whole
     if is_marked:
         closed, whole = closed.partition(_MARK)[2], whole.partition(_MARK)[2]
@@ -258,7 +254,10 @@ def _continued(closed: str, whole: str, marks: Sequence[str]) -> str:
         shorter = closed.removesuffix(mark)
         if shorter != closed and whole.startswith(shorter) and any(other in shorter for other in marks):
             return shorter
-    raise ValueError("it writes an answer anew when the conversation goes on, so that no episode can be continued")
+    raise ValueError(
+        "the model's chat template writes an answer anew when the conversation goes on, so that no episode can be "
+        "continued"
+    )
 
 
 @contextlib.contextmanager

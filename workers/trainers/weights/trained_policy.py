@@ -146,18 +146,6 @@ def _other_tokens(student: Mapping[str, int], teacher: Mapping[str, int]) -> str
     return f"its token {number} is {mine}, and the policy's is {yours}"
 
 
-def encode(tokenizer: Any, prompts: Sequence[Sequence[dict[str, Any]]], tools: Sequence[Any]) -> list[list[int]]:
-    """Token ids of conversations up to where the policy answers: one function for training and evaluation."""
-    ids: list[list[int]] = tokenizer.apply_chat_template(
-        conversation=[list(prompt) for prompt in prompts],
-        tools=list(tools) or None,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-    )["input_ids"]
-    return ids
-
-
 def longest(model: Any, settings: Mapping[str, Any]) -> tuple[int, str]:
     """The most tokens of a row, and what limits them: `max_length`, or fewer where the model has fewer positions."""
     asked, room = settings["max_length"], context_length.room_of(model)

@@ -422,7 +422,7 @@ def test_an_episode_that_a_template_cannot_continue_is_unscored_and_keeps_what_w
     answer = plain(tokenizer, "Nothing.<|end|>")
     prompts = drawing(monkeypatch, [answer])
     rollout, episode = one(engine_of(tokenizer, ["<|end|>"]), Scripted([SURE]))
-    assert rollout.error.startswith("the model's chat template refuses the conversation: it writes an answer anew")
+    assert rollout.error.startswith("the model's chat template writes an answer anew")
     assert (len(prompts), len(rollout.responses)) == (1, 2)
     assert (episode.prompt, episode.completion, episode.mask) == (prompts[0], answer, [1] * len(answer))
 
