@@ -218,8 +218,8 @@ def lengths(run: Directory, base: Path) -> memory_forecast.Lengths:
     from transformers import AutoTokenizer
 
     from flywheel.core.envs import Task
-    from workers.trainers.run import run_spec
     from workers.engines.tool_calls import prompt_tokens
+    from workers.trainers.run import run_spec
 
     spec = run_spec.read(run.path, run.trainer)
     env, data = run_spec.opened(spec)
