@@ -12,6 +12,7 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +140,7 @@ def post_fork(server: Any, worker: Any) -> None:
     gc.set_threshold(*COLLECT_AFTER)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     setattr(ConnectionPool, "check_connection", staticmethod(check))  # noqa: B010 Django asks it before each use
+    setattr(ConnectionPool, "_get_ready_connection", latest)  # noqa: B010 Django makes the pool
     from django.conf import settings
 
     database: dict[str, Any] = settings.DATABASES["default"]
@@ -158,6 +160,16 @@ def check(connection: psycopg.Connection[Any]) -> None:
     waiting.register(connection.fileno(), select.POLLIN)
     if waiting.poll(0):
         _ask(connection)
+
+
+_take: Callable[..., Any] = ConnectionPool._get_ready_connection
+
+
+def latest(pool: ConnectionPool[Any], timeout: float | None) -> Any:
+    """Take the connection that was given back last, where psycopg's pool takes the one that has rested longest: whose
+    process at the server sleeps deepest, and which may not have planned yet what is asked. The others close in time."""
+    pool._pool.rotate(1)
+    return _take(pool, timeout)
 
 
 def _give_memory_back() -> None:
