@@ -101,6 +101,12 @@ class Judge:
             elif self._memory is not None and fresh:
                 self._memory.keep(fresh)
 
+    def close(self) -> None:
+        """Ask nothing more, also where an answer is waited for."""
+        for part in list(self._parts.values()):
+            if part.engine is not None:
+                part.engine.close()
+
     @property
     def report(self) -> dict[str, Any]:
         """By part: who answered, how much was asked, and why it is void, if it is. JSON."""
@@ -157,8 +163,9 @@ class _Part:
         self._is_open, self._since, self._turn = False, 0, 0
         self._is_bounded = True
         """Whether its server takes the schema with a bound on the reason."""
+        self.engine: Engine | None = None
         try:
-            self._engine = engine_of(settings, endpoint)
+            self.engine = engine_of(settings, endpoint)
         except EngineError as error:
             self.problem = unscored(f"the judge cannot be asked: {error}", "judge")
 
@@ -280,12 +287,13 @@ class _Part:
         return found
 
     def _answers(self, messages: tuple[Message, ...], seeds: Sequence[int], is_bounded: bool) -> list[ChatResponse]:
+        assert self.engine is not None, "who has a problem is not asked"
         sampling, schema = (
             Sampling(temperature=0.0, max_tokens=TOKENS),
             judge_prompts.schema(self._top, is_bounded=is_bounded),
         )
         try:
-            found = self._engine.chat([ChatRequest(messages, sampling, seed, schema=schema) for seed in seeds])
+            found = self.engine.chat([ChatRequest(messages, sampling, seed, schema=schema) for seed in seeds])
         except EngineError as error:
             return [ChatResponse(error=str(error)) for _ in seeds]
         for response in found:

@@ -42,6 +42,12 @@ class ModelSimulator:
             raise WorldError(f"the simulator's answer was cut off after {TOKENS} tokens", "environment")
         return response.text
 
+    def close(self) -> None:
+        """Ask nothing more, also where an answer is waited for."""
+        with self._lock:
+            for engine in self._engines.values():
+                engine.close()
+
     @property
     def report(self) -> dict[str, Any]:
         """Who answered, and what it took; empty while nothing was asked. JSON."""

@@ -21,6 +21,7 @@ from flywheel.core.verifiers.rubric import judges, read
 from flywheel.core.verifiers.rubric_parts import PARTS
 from tests.conftest import TOOLS
 from tests.evals.fake import FakeEngine
+from tests.waiting import wait_for
 from tests.workers.judge_server import JudgeServer, Mark, answer_of, credulous, data_of, judge_server, naming
 from workers.judging import attempt_verdicts
 from workers.judging import llm_judge as asking
@@ -449,3 +450,14 @@ def test_in_a_trainer_nobody_is_asked_and_held_out_tasks_stay_unscored() -> None
     HeldOut(run, env, [TASK], FakeEngine(lambda _: ChatResponse(text="Austen")))(0)
     assert (told[0]["success"], told[0]["n"], told[0]["unscored"]) == (None, 0, 1)
     assert "nothing here may ask a judge" in told[1]["samples"][0]["reason"]
+
+
+def test_a_judge_that_is_closed_is_waited_for_no_longer() -> None:
+    spec = rubric()
+    with judge_server(lambda *_: 429) as server, ThreadPoolExecutor(1) as pool:
+        asked = judge_of(server, spec)
+        waiting = pool.submit(said, asked, spec, "Jane Austen.")
+        wait_for(lambda: server.seen, "it was asked, and is full")
+        asked.close()
+        (verdict,) = waiting.result(60)
+    assert (verdict.score, verdict.cause) == (None, "judge")

@@ -61,6 +61,7 @@ def judging(opened: Callable[..., Broker]) -> Iterator[Judging]:
         def go(mark: Mark, answer_s: float = 60.0) -> tuple[BrokerLine, Environment, Judge]:
             spec = rubric()
             asked = judge_of(stack.enter_context(judge_server(mark)), spec)
+            stack.callback(asked.close)
             parts = [part.settings for part in judges(spec).values()]
             line = BrokerLine(opened(Runners(judge=asked), parts=parts).path, answer_s)
             return line, build("tool_call", {"tools": TOOLS}, spec, runners_over(line)), asked

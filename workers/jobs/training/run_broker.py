@@ -67,6 +67,9 @@ def broker_of(lease: Lease, run: TrainingRun) -> Iterator["RunBroker | None"]:
             broker = RunBroker(account.broker, judge, account, ALGORITHMS[run.algorithm].practises, watched)
         yield broker
     finally:
+        judge.close()
+        if isinstance(runners.simulator, ModelSimulator):
+            runners.simulator.close()
         if teacher is not None:
             teacher.close()
         if account.broker is not None:
