@@ -39,6 +39,7 @@ def test_what_an_approver_types_stays_when_the_suites_end(
     tab.open(f"/p/acme/promotions/candidates/{row.pk}/")
     page = tab.page
     expect(page.locator("#standings tbody")).to_contain_text("running")
+    expect(page.locator("#headline")).to_contain_text("suite golden@1 is running")
     page.fill("#decision textarea[name=reason]", "I read every rollout")
     page.check("#decision input[name=override]")
     ended(runs_of(golden, agent.live))
@@ -47,6 +48,8 @@ def test_what_an_approver_types_stays_when_the_suites_end(
     expect(page.locator("#suites-tile")).to_contain_text("0/6")
     expect(page.locator("#suites-tile")).to_have_count(1)
     expect(page.locator("#standings[hx-get]")).to_have_count(0)
+    expect(page.locator("#headline")).not_to_contain_text("is running")
+    expect(page.locator("#headline")).to_contain_text("golden")
     expect(page.locator("#decision textarea[name=reason]")).to_have_value("I read every rollout")
     expect(page.locator("#decision input[name=override]")).to_be_checked()
     assert tab.problems == []

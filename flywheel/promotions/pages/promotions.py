@@ -72,13 +72,13 @@ def candidate(request: PageRequest, pk: int) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def final(request: PageRequest, pk: int) -> HttpResponse:
-    """Show a candidate's standing at the sealed part, asked for again while that is being attempted."""
+    """Show a candidate's standing at the sealed part, asked for again while that is being attempted, and once more when
+    its suites have ended."""
     row = _candidate(request, pk)
     final = sealed_comparison.final(row)
-    if final is None:
-        return HttpResponse()
     context: dict[str, Any] = {"candidate": row, "final": final}
-    if final["state"] != "unfinished":  # what it decides is shown anew beside it, and what is typed there stays
+    if final is None or final["state"] != "unfinished":
+        # What it decides is shown anew beside it, and what is typed there stays.
         context = {**context, **_decision_context(request, row, _decision_form(request, row)), "is_polled": True}
     return render(request, "promotions/_final.html", context)
 

@@ -5,6 +5,7 @@ from django.db.models import Case, When
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
+from django_htmx.http import trigger_client_event
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
@@ -84,7 +85,8 @@ def beside(request: PageRequest, candidate: int, baseline: int) -> HttpResponse:
     is_open = row is None or row.state == Candidate.State.WAITING
     context = suite_standings.context(stands, candidate, baseline, is_open=is_open)
     context["has_tile"] = context["is_polled"] = "tile" in request.GET
-    return render(request, "promotions/_standings.html", context) if stands else HttpResponse()
+    response = render(request, "promotions/_standings.html", context) if stands else HttpResponse()
+    return response if context["is_running"] else trigger_client_event(response, "suites-ended")
 
 
 @require_POST
