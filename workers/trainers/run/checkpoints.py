@@ -121,9 +121,11 @@ def prune(run: Path, keep: int) -> None:
 def remove(directory: Path) -> None:
     """Remove a directory so that whoever reads it meanwhile finds all of it gone at once, never a part. What a crash
     left of another is swept."""
-    directory.rename(directory.with_name(f"{_REMOVED}{directory.name}"))
     for left in directory.parent.glob(f"{_REMOVED}*"):
         shutil.rmtree(left)
+    aside = directory.with_name(f"{_REMOVED}{directory.name}")
+    directory.rename(aside)
+    shutil.rmtree(aside)
 
 
 def move(aside: Path, target: Path) -> None:

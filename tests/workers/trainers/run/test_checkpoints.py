@@ -50,6 +50,7 @@ def test_what_is_removed_is_gone_at_once_and_a_crash_leaves_nothing_for_long(
         with pytest.raises(KeyboardInterrupt):
             checkpoints.prune(tmp_path, 2)
     assert checkpoints.steps(tmp_path) == [4, 6]
+    publish(tmp_path, 2)  # again, by who went on from an earlier one
     checkpoints.prune(tmp_path, 1)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-6"]
 
