@@ -42,6 +42,10 @@ ROOM = 0.9
 """Share of a machine's memory that a proposal may fill."""
 
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""What a `config.json` calls the number of its experts."""
+
+
 class UnknownShapes(Exception):
     """The model's configuration does not say what a forecast needs; the message names what is missing."""
 
@@ -66,6 +70,8 @@ class Shapes:
     """Whether queries and keys are normalised, as Qwen3 does."""
     projections: Sequence[tuple[int, int]]
     """Inputs and outputs of the linear layers that LoRA adapts."""
+    is_mixture: bool = False
+    """Whether its layers are mixtures of experts, of which the weights are known here and not what computing takes."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], tensors: Mapping[str, Sequence[int]]) -> "Shapes":
@@ -96,6 +102,7 @@ class Shapes:
             is_tied=not any("lm_head" in name for name in tensors),
             has_head_norms=any("q_norm" in name for name in tensors),
             projections=[(shape[1], shape[0]) for shape in matrices],
+            is_mixture=any(isinstance(text.get(name), int) and text[name] > 1 for name in EXPERTS),
         )
 
     @property

@@ -1,6 +1,7 @@
 """Counts of scored attempts, of which AWR learns who did better: how many there are, and whether they differ at all."""
 
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 from flywheel.core.traces import Trace
@@ -16,8 +17,19 @@ def recorded(trace: Trace) -> list[dict[str, Any]]:
     said = sum(message.role == "assistant" for message in trace.conversation())
     if len(steps) != said:
         return []
-    names = ("token_ids", "logprobs")
-    return [{name: step[name] for name in names} if all(map(step.get, names)) else {} for step in steps]
+    return [sampled(step) for step in steps]
+
+
+def sampled(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `token_ids` and `logprobs` of an answer, of what was recorded of its sampling; empty where they are
+    not there, or are not one number for each token."""
+    tokens, logprobs = recorded.get("token_ids"), recorded.get("logprobs")
+    if not (isinstance(tokens, list) and isinstance(logprobs, list) and tokens and len(tokens) == len(logprobs)):
+        return {}
+    is_whole = all(type(token) is int for token in tokens) and all(
+        type(value) in (int, float) and isfinite(value) for value in logprobs
+    )
+    return {"token_ids": tokens, "logprobs": logprobs} if is_whole else {}
 
 
 class AttemptScores:

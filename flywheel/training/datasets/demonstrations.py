@@ -33,7 +33,7 @@ from flywheel.core.traces import (
 )
 from flywheel.edge.refusals import Refused, at_field, check_choice
 from flywheel.failures.models import Failure
-from flywheel.training.datasets import dataset_builder
+from flywheel.training.datasets import attempt_scores, dataset_builder
 from flywheel.training.datasets.attempt_scores import AttemptScores
 from flywheel.training.datasets.dataset_builder import written_for
 from flywheel.training.datasets.measured_tasks import Measured
@@ -226,11 +226,13 @@ class Gathered:
         spoken = [at for at, _ in said[first:]] if first is not None else []
         is_one = self.kind == Dataset.Kind.THUMBS and not worth
         learnt = [at for at in spoken if (at == wrong if is_one else at not in masked)]
-        rows = list(_rows(row, messages, learnt, trace, self.choice.version))
+        made = list(_rows(row, messages, learnt, trace, self.choice.version))
+        rows = [each for _, each in made]
         if self.kind == Dataset.Kind.THUMBS:
             rows = [each | {"label": bool(worth)} for each in rows]
         elif self.kind == Dataset.Kind.SCORED:
-            rows = [each | {"score": worth, "group": "", "attempt": row.trace_id} for each in rows]
+            told = {"score": worth, "group": "", "attempt": row.trace_id}
+            rows = [each | told | _sampled(each, messages[:at], dict(said)[at]) for at, each in made]
         size = dataset_builder.characters(rows)
         if size > dataset_builder.MOST_CHARACTERS or len(rows) > dataset_builder.MOST_ROWS:
             return self._leave_out("too_long", row)
@@ -239,12 +241,12 @@ class Gathered:
             or self.taken + len(rows) > dataset_builder.MOST_ROWS
         ):
             return None
-        made = {dataset_builder.row_digest(each): each for each in rows}
-        fresh = [each for key, each in made.items() if key not in self._seen]
-        self._seen.update(made)
-        self.repeated += len(made) - len(fresh)
+        distinct = {dataset_builder.row_digest(each): each for each in rows}
+        fresh = [each for key, each in distinct.items() if key not in self._seen]
+        self._seen.update(distinct)
+        self.repeated += len(distinct) - len(fresh)
         if not fresh:
-            return self._leave_out("duplicate" if made else "nothing", row)
+            return self._leave_out("duplicate" if distinct else "nothing", row)
         self.used.append(row.trace_id)
         self.masked += sum(message.role == "assistant" for message in messages) - len(learnt)
         self.taken += len(fresh)
@@ -376,9 +378,9 @@ def _first(wanted: Wanted, row: Trajectory, said: Sequence[tuple[int, Step]]) ->
 
 def _rows(
     row: Trajectory, messages: Sequence[Message], learnt: Collection[int], trace: Trace, version: Version
-) -> Iterator[dict[str, Any]]:
-    """A row for each place. It opens with the version's prompt, which stands for the one that was recorded; what the
-    agent's program told it later as a system message, such as the time, no chat template would show there."""
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """A row for each place, with it. It opens with the version's prompt, which stands for the one that was recorded;
+    what the agent's program told it later as a system message, such as the time, no chat template would show there."""
     config = version.config()
     opening = Message("system", config.system_prompt) if config.system_prompt else messages[0]
     opened = [opening.to_openai()] if opening.role == "system" else []
@@ -388,7 +390,7 @@ def _rows(
     for at in learnt:
         if not (spoken[at].content.strip() or spoken[at].tool_calls):
             continue
-        yield {
+        made = {
             "task_id": f"trajectory {row.trace_id}",
             "trajectory": row.trace_id,
             "cluster": row.cluster,
@@ -397,3 +399,12 @@ def _rows(
             "completion": [written[at]],
             **({"tools": tools} if tools else {}),
         }
+        yield at, made
+
+
+def _sampled(row: Mapping[str, Any], before: Sequence[Message], step: Step) -> dict[str, Any]:
+    """The tokens and log-probabilities of a row's answer, where it is all that its step said, and what was said before
+    is what the row shows: after another prompt they would have been others."""
+    is_alone = len(step.output) == 1
+    is_same = row["prompt"] == [message.to_openai() for message in before]
+    return attempt_scores.sampled(step.sampling) if is_alone and is_same else {}

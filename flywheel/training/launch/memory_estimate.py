@@ -82,6 +82,8 @@ def expected_memory(
     except (UnknownShapes, artifacts.ArtifactError) as error:
         return None, str(error)
     preview = _preview(base, dataset) if dataset else None
+    if shapes.is_mixture:
+        return None, f"{base} is a mixture of experts, and how much memory computing with those takes is not known here"
     lengths = _lengths(base, dataset, rows, preview)
     if lengths is None:
         return None, "there are no rows yet"

@@ -57,6 +57,8 @@ def test_shapes_are_read_from_the_models_own_files() -> None:
     assert SHAPES.parameters == 134_515_008
     assert (SHAPES.queries, SHAPES.keys, SHAPES.is_tied, SHAPES.has_head_norms) == (576, 192, True, False)
     assert SHAPES.adapter(8) == 2_442_240, "as PEFT counts them"
+    assert not SHAPES.is_mixture
+    assert Shapes.of({**CONFIG, "num_local_experts": 32}, tensors()).is_mixture, "as gpt-oss names them"
     with pytest.raises(UnknownShapes, match="no vocab_size"):
         Shapes.of({**CONFIG, "vocab_size": None}, tensors())
 

@@ -240,6 +240,21 @@ def test_each_answer_has_the_score_of_its_trajectory(room: Room) -> None:
     assert found.report["scores"]["attempts"] == 5
 
 
+def test_what_was_recorded_of_an_answers_sampling_goes_with_its_score_where_the_prompt_is_the_same(room: Room) -> None:
+    told = {"token_ids": [3, 1], "logprobs": [-0.5, 0.0]}
+    ours, theirs = stored(room, [Message("system", SYSTEM), *TALK[1:]]), stored(room, session_id="other")
+    for span, sampling in {"m2": told, "m4": {"token_ids": [1], "logprobs": [None]}, "m6": told}.items():
+        for step in Step.objects.filter(trajectory__in=(ours, theirs), span_id=span):
+            step.body = {**step.body, "sampling": sampling}
+            step.save()
+    found = Read(Wanted(version=native(room), good="scores"))
+    of = {row.trace_id: [each for each in found.all if each["attempt"] == row.trace_id] for row in (ours, theirs)}
+    assert [each.get("logprobs") for each in of[ours.trace_id]] == [[-0.5, 0.0], None, [-0.5, 0.0]]
+    assert of[ours.trace_id][0]["token_ids"] == [3, 1]
+    assert not any("logprobs" in each for each in of[theirs.trace_id]), "it was asked with another prompt"
+    assert found.report["scores"]["recorded"] == 2
+
+
 def test_a_rollout_is_never_one(room: Room) -> None:
     row = stored(room, source="rollout")
     found = Read(Wanted(version=native(room), good="filter", ids=[row.trace_id]))

@@ -12,6 +12,7 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import recipes
+from flywheel.core.recipes.memory_forecast import Shapes
 from flywheel.edge.jobs import State
 from flywheel.training.launch import launch_estimate, memory_estimate, preview_jobs
 from flywheel.training.launch.memory_estimate import Memory, expected_memory
@@ -49,6 +50,15 @@ def test_a_model_that_cannot_be_read_is_launched_without_a_forecast(room: Room) 
     assert run.forecast == {}
     about = {"settings": run.settings, "tuning": run.tuning, "dataset": run.dataset, "task_set": room.task_set}
     assert expected_memory(base=room.base, algorithm="sft", **about) == (None, "its files have no config.json")
+
+
+def test_a_mixture_of_experts_is_launched_without_a_forecast(weighty: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = Shapes.of
+    monkeypatch.setattr(Shapes, "of", lambda config, tensors: of({**config, "num_experts": 8}, tensors))
+    run = weighty.launch()
+    about = {"settings": run.settings, "tuning": run.tuning, "dataset": run.dataset, "task_set": weighty.task_set}
+    found, why = expected_memory(base=weighty.base, algorithm="sft", **about)
+    assert (found, "is a mixture of experts" in why) == (None, True)
 
 
 def test_a_teacher_takes_no_memory_where_vllm_has_it(weighty: Room) -> None:
