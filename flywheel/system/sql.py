@@ -7,6 +7,7 @@ document takes several times as long where a request asks the same question ten 
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -71,6 +72,13 @@ def planned(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         reader = Transformer(raw)
         reader.set_pgresult(result)
         return reader.load_rows(0, result.ntuples, tuple)
+
+
+def clock() -> datetime:
+    """The time by the database's clock, which is one for all processes on whatever machines."""
+    (at,) = planned("SELECT clock_timestamp()", [])[0]
+    found: datetime = at
+    return found
 
 
 def patience(statement_s: float, lock_s: float) -> None:

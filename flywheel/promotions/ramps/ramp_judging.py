@@ -4,7 +4,8 @@ It freezes the sessions that have become final, bets on them, and acts: it takes
 no comparison holds, and goes on along the plan. Only after a look that went well it renews the split's lease, so that
 without a judge the candidate is sent nobody.
 
-All that it knows lies in rows. A look is one transaction: killed anywhere, the next look begins where the last ended.
+All that it knows lies in rows, and every time that it compares is the database's: its own process's clock says nothing.
+A look is one transaction: killed anywhere, the next look begins where the last ended.
 Where harm is found, the share is 0 in the transaction that froze the session which showed it; what is to be written of
 that comes after, and is made up for by the next look.
 """
@@ -18,7 +19,6 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import Count, Max, Q, QuerySet
 from django.db.models.functions import Now
-from django.utils import timezone
 from psycopg.types.json import Jsonb
 
 from flywheel.agents.models import ShadowCopy, SplitUnit
@@ -31,6 +31,7 @@ from flywheel.failures.models import DetectorSetting
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_moves, ramp_units, self_tests, shadow_comparing
 from flywheel.promotions.ramps.ramp_evidence import label_of
+from flywheel.system.sql import clock
 
 OVER = "shadow over"
 """Among what a person has accepted: that the stages begin after the shadow."""
@@ -45,7 +46,7 @@ def look() -> None:
     """Judge every ramp that is under way. One that fails costs the others nothing."""
     for pk in Ramp.objects.filter(state__in=Ramp.OPEN).values_list("pk", flat=True):
         try:
-            ramp_units.read_awaited(Ramp.objects.select_related("split__agent").get(pk=pk), timezone.now())
+            ramp_units.read_awaited(Ramp.objects.select_related("split__agent").get(pk=pk), clock())
         except Exception:
             log.exception("detectors could not read what ramp %s waits for; it is judged by what they have read", pk)
         try:
@@ -111,7 +112,7 @@ def _judgement(ramp: Ramp) -> Judgement:
 
 def _freeze(ramp: Ramp) -> int:
     """Take in what has become final, and end the share where that shows harm. Returns how many sessions are final."""
-    units = ramp_units.final(ramp, timezone.now())
+    units = ramp_units.final(ramp, clock())
     judged = [unit for unit in units if not unit.mixed]
     last = SplitUnit.objects.filter(split=ramp.split_id).aggregate(last=Max("number"))["last"] or 0
     path, after = _judgement(ramp).follow(sessions_of(judged))
@@ -165,7 +166,7 @@ def _leave_shadow(ramp: Ramp) -> None:
         _hold(ramp, words, doubts=[f"shadow {fault.key}" for fault in found])
         return
     sessions = rows[0].difference.n
-    is_late = timezone.now() >= ramp.stage_since + timedelta(minutes=plan.minutes)
+    is_late = clock() >= ramp.stage_since + timedelta(minutes=plan.minutes)
     if sessions < plan.sessions and not is_late and not _is_spent(ramp):
         return
     said = f"the shadow compared {sessions:,} session{'' if sessions == 1 else 's'}"
@@ -188,7 +189,7 @@ def _go_on(ramp: Ramp, *, has_more: bool) -> None:
     than last time, or the stage is due."""
     plan, stage = ramp.rules, ramp.rules.steps[ramp.stage]
     units = SplitUnit.objects.filter(split=ramp.split_id, number__isnull=False)
-    is_due = timezone.now() >= ramp.stage_since + timedelta(minutes=stage.minutes)
+    is_due = clock() >= ramp.stage_since + timedelta(minutes=stage.minutes)
     judged = units.filter(share=stage.share).count() if is_due else 0
     is_done = is_due and judged >= stage.sessions
     if (has_more or is_done) and (found := _doubts(ramp, units.filter(share=stage.share) if is_done else None)):

@@ -27,6 +27,7 @@ from flywheel.evals.serving import loaded_adapters
 from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.promotions import live_version
 from flywheel.promotions.models import Candidate, Promotion, Ramp, RampChange
+from flywheel.system.sql import clock
 
 JUDGE_S = 3.0
 """The longest that the judge waits for a server: the leases of all splits are its to renew."""
@@ -279,7 +280,7 @@ def _move(
         given = {name: value for name, value in fields.items() if value is not None}
         changes: dict[str, Any] = {"state": state, "test_wanted_at": None, **given}
         if stage is not None:
-            changes |= {"stage": stage, "stage_since": timezone.now()}
+            changes |= {"stage": stage, "stage_since": clock()}
         row = Ramp.objects.filter(pk=ramp.pk, generation=generation, state__in=Ramp.OPEN)
         if state != State.TAKEN_BACK:  # where harm was found while a person decided, nothing else may follow
             row = row.exclude(finding__has_key="signals")

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from django.db import connection, transaction
 from django.db.models import Count, F, QuerySet
-from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
@@ -27,6 +26,7 @@ from flywheel.edge.refusals import check_choice
 from flywheel.failures.detectors import detector_settings
 from flywheel.promotions.models import Ramp, ShadowVerdict
 from flywheel.promotions.ramps.shadow_pairs import pair_of
+from flywheel.system.sql import clock
 from flywheel.trajectories.models import Step, Trajectory
 from flywheel.trajectories.store.rows.trajectory_rows import homes_of
 from flywheel.trajectories.store.stored_traces import complete, step_of
@@ -142,7 +142,7 @@ def compare(ramp: Ramp) -> int:
     sent = list(ShadowCopy.objects.filter(split=ramp.split_id, state=State.SENT).order_by("at", "pk")[: 4 * COPIES])
     if not sent:
         return 0
-    now = timezone.now()
+    now = clock()
     steps = _steps(ramp, sent)
     used, cost = 0, 0.0
     done: list[ShadowCopy] = []
@@ -171,7 +171,7 @@ def compare(ramp: Ramp) -> int:
 
 def over_at(ramp: Ramp, now: datetime | None = None) -> datetime:
     """Sessions whose last copy is older are over."""
-    return (now or timezone.now()) - timedelta(seconds=ramp.rules.quiet_s)
+    return (now or clock()) - timedelta(seconds=ramp.rules.quiet_s)
 
 
 def fault_rows(ramp: Ramp) -> list[FaultRow]:

@@ -77,6 +77,21 @@ def test_a_stage_with_enough_sessions_lasts_its_least_minutes(ramp: Ramp, met: M
         assert looked(ramp).stage == stage
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_judge_whose_own_clock_is_an_hour_off_judges_by_the_databases(
+    hours: int, ramp: Ramp, met: Met, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = [{**stage, "minutes": 30.0} for stage in ramp.plan["stages"]]
+    Ramp.objects.filter(pk=ramp.pk).update(plan={**ramp.plan, "stages": stages})
+    now = timezone.now
+    for candidate, number, told in ((0.0, 12, ("running", 0)), (0.9, 200, ("taken_back", 0))):
+        sessions(met, number, live=0.0, candidate=candidate, share=0.25)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(timezone, "now", lambda: now() + timedelta(hours=hours))
+            ramp = looked(ramp)
+        assert (ramp.state, ramp.stage) == told
+
+
 def test_harm_takes_it_back_with_what_showed_it(ramp: Ramp, met: Met) -> None:
     sessions(met, 200, live=0.05, candidate=0.8, share=0.25)
     ramp = looked(ramp)
