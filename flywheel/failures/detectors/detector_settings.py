@@ -7,13 +7,15 @@ reads them next goes by what the project says then.
 """
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Project
+from flywheel.accounts.models import AuditEntry, Project
 from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Detector
 from flywheel.edge.refusals import Missing, Refused, check_choice
 from flywheel.failures.buckets.bucket_definitions import of_project
@@ -24,6 +26,8 @@ from flywheel.trajectories.store import detector_wakeup
 
 AT_ONCE = 2_000
 """Trajectories that are put up for reading in one transaction."""
+_ON, _OFF, _POINTED, _SUBJECT = "failures.detector_on", "failures.detector_off", "failures.detector_bucket", "detector "
+"""As the audit log has them: what was done, and how the name of whose detector begins."""
 
 
 @transaction.atomic
@@ -33,7 +37,7 @@ def switch(*, project: Project, actor: Actor, name: str, is_on: bool) -> bool:
     if row.is_on == is_on:
         return False
     row.is_on, row.by, row.at, row.reads_all = is_on, actor.user, timezone.now(), is_on
-    _changed(row, actor, "detector_on" if is_on else "detector_off")
+    _changed(row, actor, _ON if is_on else _OFF)
     return True
 
 
@@ -55,7 +59,7 @@ def point(*, project: Project, actor: Actor, name: str, bucket: str) -> bool:
         return False
     row.bucket_since = timezone.now() if row.bucket else None
     row.reads_all = row.reads_all and row.caught_up_at is None
-    _changed(row, actor, "detector_bucket", bucket=row.proposes, before=before)
+    _changed(row, actor, _POINTED, bucket=row.proposes, before=before)
     return True
 
 
@@ -80,6 +84,23 @@ def switched_off(said: Mapping[str, DetectorSetting]) -> list[str]:
     return [name for name, each in DETECTORS.items() if not (said[name].is_on if name in said else each.is_on)]
 
 
+def switched_off_since(project_id: int, at: datetime) -> list[str]:
+    """Return which are off and were on at that time. By the audit log: a setting knows only what is said now."""
+    present = settings([project_id]).get(project_id, {})
+    was_on = {name: row.is_on for name, row in present.items()}
+    for entry in _changes(project_id, present, at):
+        if entry.action != _POINTED:
+            was_on[entry.subject.removeprefix(_SUBJECT)] = entry.action == _OFF
+    return sorted(name for name, row in present.items() if was_on[name] and not row.is_on)
+
+
+def _changes(project_id: int, names: Collection[str], since: datetime) -> QuerySet[AuditEntry]:
+    """The changes of these detectors since, the newest first, as they are to be undone."""
+    subjects = [f"{_SUBJECT}{name}" for name in names]
+    entries = AuditEntry.objects.filter(project=project_id, subject__in=subjects, action__in=[_ON, _OFF, _POINTED])
+    return entries.filter(at__gte=since).order_by("-pk")
+
+
 def _locked(project: Project, actor: Actor, name: str) -> DetectorSetting:
     """Return and lock the project's setting for the detector; nobody else changes it until the transaction ends."""
     check_choice(name, DETECTORS, field="detector", error=Missing)
@@ -93,8 +114,7 @@ def _locked(project: Project, actor: Actor, name: str) -> DetectorSetting:
 def _changed(row: DetectorSetting, actor: Actor, action: str, **data: Any) -> None:
     row.marked_to, row.caught_up_at = 0, None
     row.save()
-    subject = f"detector {row.detector}"
-    actor.record(project=row.project, action=f"failures.{action}", subject=subject, **data)
+    actor.record(project=row.project, action=action, subject=f"{_SUBJECT}{row.detector}", **data)
     transaction.on_commit(lambda: detector_wakeup.now(row.project_id))
 
 

@@ -27,7 +27,7 @@ from flywheel.core.evidence.ramp.ramp_judge import PROOF, Judgement, Session, do
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.core.text.number_words import percent
 from flywheel.edge.refusals import Refused, Stale
-from flywheel.failures.models import DetectorSetting
+from flywheel.failures.detectors import detector_settings
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_moves, ramp_units, self_tests, shadow_comparing
 from flywheel.promotions.ramps.ramp_evidence import label_of
@@ -244,9 +244,10 @@ def _doubts(ramp: Ramp, of_stage: QuerySet[SplitUnit] | None) -> dict[str, str]:
     found = doubts(ramp.rules, _judgement(ramp).wealth, list(_arms(rows)), list(_arms(judged)))
     if of_stage is not None and not of_stage.exclude(parts__failed=None).exists():
         found["results"] = f"of none of {of_stage.count():,} sessions is it known how they ended"
-    off = DetectorSetting.objects.filter(project=ramp.agent.project_id, is_on=False, at__gte=ramp.created_at)
-    if names := list(off.order_by("detector").values_list("detector", flat=True)):
-        found["detectors"] = f"since it began, {' and '.join(names)} has been switched off, and finds nothing any more"
+    if off := detector_settings.switched_off_since(ramp.agent.project_id, ramp.created_at):
+        has, finds = ("has", "finds") if len(off) == 1 else ("have", "find")
+        words = f"{' and '.join(off)} {has} been switched off, and {finds} nothing any more"
+        found["detectors"] = f"since it began, {words}"
     return {kind: words for kind, words in found.items() if kind not in ramp.finding.get("accepted", ())}
 
 

@@ -8,6 +8,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Split, SplitUnit
 from flywheel.core.evidence.ramp.ramp_judge import Judgement
+from flywheel.failures.detectors import detector_settings
 from flywheel.failures.models import DetectorSetting
 from flywheel.promotions.live_version import roll_back
 from flywheel.promotions.models import Candidate, Promotion, Ramp
@@ -202,11 +203,19 @@ def test_a_stage_of_which_nobody_knows_how_its_sessions_ended_is_a_persons_to_de
 
 
 def test_a_detector_that_is_switched_off_meanwhile_holds_it(ramp: Ramp, met: Met, cast: Cast) -> None:
-    common: dict[str, Any] = {"project": cast.project, "by": cast.admin, "is_on": False}
-    DetectorSetting.objects.create(detector="loops", at=ramp.created_at - timedelta(hours=1), **common)
+    common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin)}
+    DetectorSetting.objects.create(
+        project=cast.project,
+        by=cast.admin,
+        detector="repeated_loop",
+        is_on=False,
+        at=ramp.created_at - timedelta(hours=1),
+    )
+    detector_settings.switch(name="ignored_error", is_on=False, **common)
+    detector_settings.switch(name="ignored_error", is_on=True, **common)
     met(True)
-    assert looked(ramp).state == "running"
-    DetectorSetting.objects.create(detector="unsafe_call", **common)
+    assert looked(ramp).state == "running", "one that was off before, and one that is on again"
+    detector_settings.switch(name="unsafe_call", is_on=False, **common)
     met(True)
     ramp = looked(ramp)
     assert ramp.state == "holding"
@@ -214,6 +223,28 @@ def test_a_detector_that_is_switched_off_meanwhile_holds_it(ramp: Ramp, met: Met
     ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="it was wrong", generation=ramp.generation)
     met(True)
     assert looked(ramp).state == "running"
+
+
+def test_a_detector_that_was_off_when_it_began_does_not_hold_it_whatever_is_done_with_it(
+    ramp: Ramp, met: Met, cast: Cast
+) -> None:
+    common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin)}
+    detector_settings.point(name="blind_search", bucket="wrong_tool", **common)
+    met(True)
+    assert looked(ramp).state == "running", "off by default"
+    detector_settings.switch(name="blind_search", is_on=True, **common)
+    detector_settings.point(name="blind_search", bucket="format_error", **common)
+    detector_settings.switch(name="blind_search", is_on=False, **common)
+    met(True)
+    assert looked(ramp).state == "running", "off again"
+
+
+def test_two_detectors_that_were_switched_off_are_both_named(ramp: Ramp, met: Met, cast: Cast) -> None:
+    for name in ("unsafe_call", "repeated_loop"):
+        detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name=name, is_on=False)
+    met(True)
+    words = "since it began, repeated_loop and unsafe_call have been switched off, and find nothing any more"
+    assert looked(ramp).finding["words"] == words
 
 
 def test_a_move_of_the_live_version_stops_it(build: Build, ramp: Ramp, cast: Cast) -> None:
