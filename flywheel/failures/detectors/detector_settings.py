@@ -84,14 +84,21 @@ def switched_off(said: Mapping[str, DetectorSetting]) -> list[str]:
     return [name for name, each in DETECTORS.items() if not (said[name].is_on if name in said else each.is_on)]
 
 
-def switched_off_since(project_id: int, at: datetime) -> list[str]:
-    """Return which are off and were on at that time. By the audit log: a setting knows only what is said now."""
+def changed_since(project_id: int, at: datetime) -> tuple[list[str], list[str]]:
+    """Return which were on at that time and are off, and which are on as then but propose another bucket. By the audit
+    log: a setting knows only what is said now."""
     present = settings([project_id]).get(project_id, {})
     was_on = {name: row.is_on for name, row in present.items()}
+    proposed = {name: row.proposes for name, row in present.items()}
     for entry in _changes(project_id, present, at):
-        if entry.action != _POINTED:
-            was_on[entry.subject.removeprefix(_SUBJECT)] = entry.action == _OFF
-    return sorted(name for name, row in present.items() if was_on[name] and not row.is_on)
+        name = entry.subject.removeprefix(_SUBJECT)
+        if entry.action == _POINTED:
+            proposed[name] = entry.data["before"]
+        else:
+            was_on[name] = entry.action == _OFF
+    known = sorted(name for name in present if was_on[name])
+    off = [name for name in known if not present[name].is_on]
+    return off, [name for name in known if present[name].is_on and present[name].proposes != proposed[name]]
 
 
 def _changes(project_id: int, names: Collection[str], since: datetime) -> QuerySet[AuditEntry]:

@@ -238,17 +238,30 @@ def _agree(one: Judgement, other: Judgement) -> bool:
 
 def _doubts(ramp: Ramp, of_stage: QuerySet[SplitUnit] | None) -> dict[str, str]:
     """Reasons to hold it, by kind: no comparison is valid, nothing is known of a stage that is over, or what found its
-    failures is switched off."""
+    failures is switched off or finds another category."""
     rows = SplitUnit.objects.filter(split=ramp.split_id).values_list("share")
     judged = rows.filter(number__isnull=False)
     found = doubts(ramp.rules, _judgement(ramp).wealth, list(_arms(rows)), list(_arms(judged)))
     if of_stage is not None and not of_stage.exclude(parts__failed=None).exists():
         found["results"] = f"of none of {of_stage.count():,} sessions is it known how they ended"
-    if off := detector_settings.switched_off_since(ramp.agent.project_id, ramp.created_at):
-        has, finds = ("has", "finds") if len(off) == 1 else ("have", "find")
-        words = f"{' and '.join(off)} {has} been switched off, and {finds} nothing any more"
-        found["detectors"] = f"since it began, {words}"
+    found |= _changed_detectors(ramp)
     return {kind: words for kind, words in found.items() if kind not in ramp.finding.get("accepted", ())}
+
+
+def _changed_detectors(ramp: Ramp) -> dict[str, str]:
+    """The same of detectors that find something else than when it began: who accepts one kind has not accepted the
+    other."""
+    off, pointed = detector_settings.changed_since(ramp.agent.project_id, ramp.created_at)
+    found = {}
+    if off:
+        verbs = ("has", "finds") if len(off) == 1 else ("have", "find")
+        words = "since it began, {} {} been switched off, and {} nothing any more"
+        found["detectors"] = words.format(" and ".join(off), *verbs)
+    if pointed:
+        verbs = ("has", "it finds") if len(pointed) == 1 else ("have", "they find")
+        words = "since it began, {} {} been pointed at another category, and what {} counts there"
+        found["pointed"] = words.format(" and ".join(pointed), *verbs)
+    return found
 
 
 def _arms(rows: Any) -> Any:

@@ -15,7 +15,7 @@ from flywheel.promotions.models import Candidate, Promotion, Ramp
 from flywheel.promotions.ramps import ramp_judging, ramp_moves, ramp_units
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
-from tests.promotions.ramps.conftest import Met
+from tests.promotions.ramps.conftest import PLAN, Met, met_in
 
 
 def looked(ramp: Ramp) -> Ramp:
@@ -245,6 +245,52 @@ def test_two_detectors_that_were_switched_off_are_both_named(ramp: Ramp, met: Me
     met(True)
     words = "since it began, repeated_loop and unsafe_call have been switched off, and find nothing any more"
     assert looked(ramp).finding["words"] == words
+
+
+def test_a_detector_that_is_pointed_at_another_category_meanwhile_holds_it(ramp: Ramp, met: Met, cast: Cast) -> None:
+    common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin)}
+    detector_settings.point(name="unsafe_call", bucket="other", **common)
+    detector_settings.point(name="unsafe_call", bucket="", **common)
+    met(True)
+    assert looked(ramp).state == "running", "it proposes again what it did"
+    detector_settings.point(name="broken_output", bucket="other", **common)
+    met(True)
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.finding["doubts"]) == ("holding", ["pointed"])
+    words = "since it began, broken_output has been pointed at another category, and what it finds counts there"
+    assert ramp.finding["words"] == words
+    ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="it fits", generation=ramp.generation)
+    met(True)
+    assert looked(ramp).state == "running"
+    detector_settings.switch(name="repeated_loop", is_on=False, **common)
+    met(True)
+    ramp = looked(ramp)
+    assert (ramp.state, ramp.finding["doubts"]) == ("holding", ["detectors"]), "that is another doubt"
+
+
+def test_a_detector_that_was_pointed_and_switched_off_meanwhile_is_named_once(ramp: Ramp, met: Met, cast: Cast) -> None:
+    common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin)}
+    detector_settings.point(name="broken_output", bucket="other", **common)
+    detector_settings.switch(name="broken_output", is_on=False, **common)
+    met(True)
+    assert looked(ramp).finding["doubts"] == ["detectors"]
+
+
+def test_a_category_that_was_another_before_the_ramp_does_not_hold_it(
+    build: Build, candidate: Candidate, cast: Cast
+) -> None:
+    common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin)}
+    detector_settings.point(name="broken_output", bucket="other", **common)
+    made = ramp_moves.begin(
+        candidate=candidate,
+        plan=PLAN,
+        actor=Actor(cast.approver),
+        reason="by steps",
+        generation=candidate.agent.generation,
+    )
+    assert looked(made).state == "running"
+    met_in(build, made)(True)
+    assert looked(made).state == "running"
 
 
 def test_a_move_of_the_live_version_stops_it(build: Build, ramp: Ramp, cast: Cast) -> None:
