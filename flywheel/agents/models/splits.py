@@ -87,7 +87,8 @@ class SplitUnit(models.Model):
     wealth = models.JSONField(default=dict, blank=True)
     """Of each signal after it."""
     trajectories = models.PositiveIntegerField(default=0)
-    """Of its judged part."""
+    """Of its judged part. While its result is awaited 0, unless it goes on for long or has very many: then those that
+    were read."""
     overriding_calls = models.PositiveIntegerField(default=0)
     """Calls of its judged part in which the caller said something otherwise than the version."""
     overrides = models.JSONField(default=dict, blank=True)

@@ -10,7 +10,7 @@ from flywheel.accounts.models import Project
 from flywheel.agents.models import Shadow, ShadowCopy, SplitUnit
 from flywheel.core.evidence.ramp.ramp_plan import FINISHES, THENS
 from flywheel.promotions.models import Candidate, Ramp
-from flywheel.promotions.ramps import ramp_evidence, ramp_words, self_tests, shadow_comparing
+from flywheel.promotions.ramps import ramp_evidence, ramp_units, ramp_words, self_tests, shadow_comparing
 from flywheel.promotions.ramps.ramp_evidence import Evidence
 from flywheel.trajectories.ingest.gateway import routing
 from flywheel.trajectories.search import grammar
@@ -47,7 +47,8 @@ def fingerprint(ramp: Ramp) -> str:
     compared = (
         ShadowCopy.objects.filter(split=ramp.split_id).exclude(state=ShadowCopy.State.SENT).count() if shadow else 0
     )
-    return f"{ramp.generation}-{newest}-{final}-{len(ramp.finding)}-{tested}-{shadow}-{compared}"
+    long = ramp_evidence.going_on(ramp.split)
+    return f"{ramp.generation}-{newest}-{final}-{len(ramp.finding)}-{tested}-{shadow}-{compared}-{long}"
 
 
 def ramp_context(ramp: Ramp, wanted: str = "") -> dict[str, Any]:
@@ -73,6 +74,7 @@ def ramp_context(ramp: Ramp, wanted: str = "") -> dict[str, Any]:
             {"unit": unit, "address": address_of(ramp, unit, "")} for unit in ramp_evidence.crowded(ramp.split)
         ],
         "crowded_from": ramp_evidence.CROWDED,
+        "goes_on_minutes": ramp_units.GOES_ON * plan.quiet_s / 60,
         "mixed": sorted(numbers.mixed.items(), key=lambda item: -item[1]),
         "difference": as_estimate(numbers),
         "most_used": ramp_evidence.MOST_USED,

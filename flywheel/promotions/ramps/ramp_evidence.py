@@ -29,6 +29,9 @@ MOVED: Final = 10
 """Sessions that are listed."""
 CROWDED: Final = ramp_units.TRAJECTORIES
 """Judged trajectories from which on a session is listed as shared: one name is perhaps given to everybody."""
+FEW: Final = 100
+"""Awaited sessions among which an open page looks for one that goes on; where there are more, others change it."""
+_GOING_ON: Final = Q(frozen_at=None, trajectories__gt=0)
 _OVERRIDES = """
 SELECT is_candidate, said.key, count(*), sum(said.value::int)
 FROM agents_splitunit CROSS JOIN LATERAL jsonb_each_text(overrides) AS said
@@ -245,8 +248,17 @@ def moved_most(ramp: Ramp, signal: str, count: int = MOVED) -> list[MovedUnit]:
 
 
 def crowded(split: Split) -> list[SplitUnit]:
-    """Return the sessions with so many trajectories that their id is perhaps no session's, the largest first."""
-    return list(split.units.filter(trajectories__gte=CROWDED).order_by("-trajectories", "pk")[:MOVED])
+    """Return the sessions with so many trajectories, or that go on for so long, that their id is perhaps no session's:
+    the largest first."""
+    found = split.units.filter(Q(trajectories__gte=CROWDED) | _GOING_ON)
+    return list(found.order_by("-trajectories", "pk")[:MOVED])
+
+
+def going_on(split: Split) -> int:
+    """Count those that go on for so long, where few sessions are awaited: one that all calls share is the only one."""
+    awaited = split.units.filter(frozen_at=None).order_by("look_at")
+    counts = list(awaited.values_list("trajectories", flat=True)[: FEW + 1])
+    return sum(count > 0 for count in counts) if len(counts) <= FEW else 0
 
 
 def shown_wealth(wealth: float) -> str:

@@ -7,7 +7,7 @@ judgement. One that had begun before the ramp is judged in neither arm: live ans
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -34,6 +34,9 @@ UNITS: Final = 2000
 """Looked at in one go."""
 TRAJECTORIES: Final = 100
 """Of one session that are read: one session that all calls share is one look, however long it grows."""
+GOES_ON: Final = 20
+"""Times the plan's silence after which a session that still goes on is perhaps none: what everybody calls is never
+silent, and so never final."""
 OFTEN, SELDOM = timedelta(seconds=0.5), timedelta(seconds=60)
 """Between two looks at a session that is not final; one that has waited for long is looked at less often. The shorter
 is less than the judge's own second, so that its next look, however early, misses none."""
@@ -80,6 +83,7 @@ def final(ramp: Ramp, now: datetime) -> list[SplitUnit]:
             quiet = _last(unit, of_units[unit.pk]) + timedelta(seconds=plan.quiet_s)
             unit.look_at = max(now + pause, min(quiet, now + SELDOM))
     SplitUnit.objects.bulk_update([unit for unit in units if unit.pk in later], ["look_at"], batch_size=500)
+    _count_long(plan, [unit for unit in units if unit.pk in later], of_units)
     overrides = overrides_of(split.agent.name, [row for unit in ready for row in of_units[unit.pk]])
     versions = {True: answerer(split, is_candidate=True), False: answerer(split, is_candidate=False)}
     for unit in ready:
@@ -130,6 +134,18 @@ def _is_known(rows: Sequence[Read]) -> bool:
 def _is_waited_for(plan: Plan, unit: SplitUnit, rows: Sequence[Read], now: datetime) -> bool:
     """Whether it was waited for as long as the plan says."""
     return now - _last(unit, rows) >= timedelta(seconds=plan.wait_s)
+
+
+def _count_long(plan: Plan, units: Sequence[SplitUnit], of_units: Mapping[int, Sequence[Read]]) -> None:
+    """Write the trajectories of those that go on for long, or have as many as are read: they may never be final."""
+    changed, longest = [], timedelta(seconds=GOES_ON * plan.quiet_s)
+    for unit in units:
+        rows = of_units[unit.pk]
+        is_long = len(rows) >= TRAJECTORIES or _last(unit, rows) - unit.met_at >= longest
+        if is_long and unit.trajectories != len(rows):
+            unit.trajectories = len(rows)
+            changed.append(unit)
+    SplitUnit.objects.bulk_update(changed, ["trajectories"], batch_size=500)
 
 
 def _last(unit: SplitUnit, rows: Sequence[Read]) -> datetime:

@@ -127,6 +127,14 @@ def test_the_number_of_statements_does_not_follow_that_of_the_sessions(ramp: Ram
     assert counts[0] == counts[1] <= 10
 
 
+def test_sessions_that_go_on_are_among_the_crowded_ones_and_frozen_small_ones_are_not(ramp: Ramp, met: Met) -> None:
+    filled(ramp, 3)
+    going_on, crowd, _ = met(True), met(False), met(False)
+    SplitUnit.objects.filter(pk=going_on.pk).update(trajectories=1)
+    SplitUnit.objects.filter(pk=crowd.pk).update(trajectories=100, frozen_at=timezone.now())
+    assert ramp_evidence.crowded(ramp.split) == [crowd, going_on]
+
+
 @pytest.mark.parametrize(
     ("wealth", "words"),
     [(0.0, "< 0.01"), (0.42, "0.42"), (1.0, "1"), (13.1, "13"), (2400.4, "2,400"), (1e300, "> 1,000,000")],

@@ -13,7 +13,7 @@ from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_units
 from flywheel.trajectories.ingest.gateway.journals.journal_traces import OUR_END, OVERRIDES
 from flywheel.trajectories.models import Trajectory
-from tests.conftest import proposed
+from tests.conftest import Build, proposed
 from tests.promotions.ramps.conftest import Met
 
 
@@ -41,6 +41,28 @@ def test_a_session_is_final_once_it_is_silent_read_and_its_result_known(ramp: Ra
     assert final(ramp, after=10) == [unknown, known]
     assert final(ramp, after=40) == [early, unknown, known]
     assert final(ramp, after=4000) == [early, unread, unknown, known]
+
+
+def test_a_session_that_goes_on_for_long_has_its_trajectories_counted_before_it_is_final(ramp: Ramp, met: Met) -> None:
+    long = ramp_units.GOES_ON * ramp.rules.quiet_s
+    everybodys, long_over = met(True, ago=long + 1, outcome=None), met(True, ago=long + 1, outcome=None)
+    met(True, ago=long - 60, changed_at=timezone.now(), ended_at=timezone.now(), outcome=None)
+    Trajectory.objects.filter(session_id=everybodys.name).update(changed_at=timezone.now(), ended_at=timezone.now())
+    assert final(ramp) == []
+    counted = SplitUnit.objects.filter(trajectories__gt=0)
+    assert [(unit.pk, unit.trajectories, unit.frozen_at) for unit in counted] == [(everybodys.pk, 1, None)]
+    assert long_over not in counted, "it waits for its outcome and is silent"
+
+
+def test_a_session_of_as_many_trajectories_as_are_read_is_counted_though_no_outcome_is_known(
+    ramp: Ramp, met: Met, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ramp_units, "TRAJECTORIES", 3)
+    unit = met(True, outcome=None)
+    for _ in range(3):
+        build.trajectory(session_id=unit.name, agent=ramp.agent)
+    assert final(ramp) == []
+    assert SplitUnit.objects.get(pk=unit.pk).trajectories == 3
 
 
 def test_what_the_judge_waits_for_is_read_at_once(ramp: Ramp, met: Met, monkeypatch: pytest.MonkeyPatch) -> None:

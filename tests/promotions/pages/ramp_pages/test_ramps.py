@@ -7,6 +7,7 @@ from urllib.parse import unquote
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
@@ -14,6 +15,7 @@ from flywheel.agents.models import Agent, SplitUnit
 from flywheel.promotions.live_version import roll_back
 from flywheel.promotions.models import Candidate, Ramp
 from flywheel.promotions.ramps import ramp_judging, ramp_moves
+from flywheel.trajectories.models import Trajectory
 from tests.conftest import Cast
 from tests.promotions.ramps.conftest import Met, met, ramp
 
@@ -150,6 +152,20 @@ def test_sessions_that_count_in_neither_arm_and_shared_ones_are_shown(ramp: Ramp
     assert "1 answered by both versions" in text
     assert "Sessions shared by many calls" in text
     assert "everybody" in text
+
+
+def test_a_session_that_all_calls_share_is_shown_while_it_goes_on(ramp: Ramp, met: Met, client: Client) -> None:
+    unit = met(True, ago=3600, outcome=None)
+    Trajectory.objects.filter(session_id=unit.name).update(ended_at=timezone.now(), changed_at=timezone.now())
+    before = client.get(address(ramp))
+    assert "Sessions shared by many calls" not in before.content.decode()
+    looked(ramp)
+    seen = before.context["fingerprint"]
+    assert client.get(f"{address(ramp, 'ramp_live')}?seen={seen}").status_code == 200, "the open page learns of it"
+    text = text_of(client, address(ramp))
+    assert "Sessions shared by many calls 100 trajectories or more, or still going on after 20 min" in text
+    assert f"{unit.name} candidate 1 so far, met 1 h ago" in text
+    assert "Each counts as one session, and not before it has fallen silent." in text
 
 
 def test_calls_that_override_the_version_are_shown_with_a_list_of_them(ramp: Ramp, met: Met, client: Client) -> None:
