@@ -25,11 +25,13 @@ class Watch(models.Model):
     changed_detectors = models.JSONField(default=list, blank=True)
     """Those because of which it began anew at `began_at`; empty where it began with the promotion."""
     sums = models.JSONField(default=dict, blank=True)
-    """By signal the state of its `ClaimWatch`."""
+    """By signal the state of its `ClaimWatch`, and under `known:` and the signal that of what its version is known to
+    have answered."""
     sessions = models.PositiveIntegerField(default=0)
     """Watched since it began, or began anew."""
     broken = models.JSONField(default=dict, blank=True)
-    """Claims that broke: by signal `{"session", "evidence", "at", "did"}`. They are not watched any more."""
+    """Claims that broke: by signal `{"session", "evidence", "at", "did"}`, and `known` where what the version is
+    known to have answered broke them by itself. They are not watched any more, but for that."""
     read_to = models.DateTimeField()
     """Sessions that began before are read."""
     began_at = models.DateTimeField(default=timezone.now)

@@ -4,12 +4,14 @@ The claims are the promotion's (`promotion_claims`). Evidence against each is su
 (`claim_watch`); all claims of a promotion together alarm falsely after 20,000 sessions on average at the soonest.
 
 A bucket that breaks its claim is opened again, not confirmed yet. Unsafe actions and server errors bring the version
-before back where the gate's policy says so. It is not causal: the traffic may have changed.
+before back where the gate's policy says so, and where what this installation knows the version to have answered breaks
+the claim by itself: anybody who may send traces can report a version. It is not causal: the traffic may have changed.
 """
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from statistics import fmean
 from typing import Any, Final
@@ -22,7 +24,8 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import NoticeEvent, Project
 from flywheel.accounts.notices import notify
-from flywheel.agents.models import Agent
+from flywheel.agents.models import Agent, Split, SplitUnit
+from flywheel.agents.splits.assignment import Arm
 from flywheel.core.detectors import DETECTORS
 from flywheel.core.detectors.standard_buckets import name_of
 from flywheel.core.evidence.gate import decision
@@ -36,8 +39,18 @@ from flywheel.failures.models import DetectorSetting, Recurrence
 from flywheel.failures.models.recurrences import BOUND
 from flywheel.failures.queues import intake
 from flywheel.promotions import live_version
-from flywheel.promotions.claims.session_results import COLUMNS, SURE, Read, buckets_of, calls_of, kinds_of, parts_of
+from flywheel.promotions.claims.session_results import (
+    COLUMNS,
+    SURE,
+    Calls,
+    Read,
+    buckets_of,
+    calls_of,
+    kinds_of,
+    parts_of,
+)
 from flywheel.promotions.models import Promotion, Ramp, Watch, WatchedSession
+from flywheel.promotions.ramps import ramp_units
 from flywheel.trajectories.models import Source, Trajectory
 
 log = logging.getLogger(__name__)
@@ -52,6 +65,9 @@ KEPT: Final = 10_000
 """Of the newest sessions that remain as rows."""
 SHOWN: Final = 50
 """Trajectories, and points of the path, that a recurrence keeps."""
+KNOWN: Final = "known:"
+"""Begins the key under which `Watch.sums` has a signal's second sum, of what is known to be the version's answer."""
+REPORTED: Final = "sessions that only report the version broke it"
 
 _NAMES = """
 SELECT name FROM (
@@ -70,6 +86,18 @@ SELECT coalesce(nullif(found.session_id, ''), found.trace_id), {COLUMNS} FROM tr
 WHERE version_id = %(version)s AND source = %(source)s AND started_at >= %(since)s
   AND coalesce(nullif(found.session_id, ''), found.trace_id) = ANY(%(names)s)
 """  # noqa: S608 only names of columns
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session that is over and read."""
+
+    name: str
+    parts: dict[str, float | None]
+    """By signal the part that went wrong."""
+    own_parts: dict[str, float | None]
+    """The same of the trajectories that the version is known to have answered; None where there are none. Of the
+    signals that may bring the version before back."""
 
 
 def look() -> None:
@@ -154,7 +182,7 @@ def _begin_anew_where_detectors_changed(watch: Watch) -> None:
     watch.changed_detectors, watch.sums, watch.sessions, watch.began_at = changed, {}, 0, timezone.now()
 
 
-def _read(watch: Watch) -> list[tuple[str, list[Read], dict[str, float | None]]]:
+def _read(watch: Watch) -> list[Session]:
     now = timezone.now()
     asked: dict[str, Any] = {
         "version": watch.promotion.after_id,
@@ -175,38 +203,79 @@ def _read(watch: Watch) -> list[tuple[str, list[Read], dict[str, float | None]]]
             rows[name].append(Read(*row))
     read = [row for some in rows.values() for row in some]
     calls, found = calls_of(watch.agent.name, read), buckets_of(watch.agent.project_id, read)
+    own = _own_rows(watch, rows, calls)
     signals = list(watch.claims)
-    return [(name, rows[name], parts_of(signals, {}, rows[name], calls, found)) for name in names]
+    harms = [signal for signal in signals if not signal.startswith(BUCKET)]
+    return [
+        Session(
+            name, parts_of(signals, {}, rows[name], calls, found), parts_of(harms, {}, own.get(name, ()), calls, found)
+        )
+        for name in names
+    ]
+
+
+def _own_rows(
+    watch: Watch, rows: Mapping[str, Sequence[Read]], calls: Mapping[int, Calls]
+) -> Mapping[str, Sequence[Read]]:
+    """Those that the version is known to have answered: through the gateway it alone, or as a token of their session
+    shows."""
+    version = watch.promotion.after
+    own = [ramp_units.answerer_of(watch.agent, version)]
+    splits = Split.objects.filter(Q(candidate=version) | Q(live=version), agent=watch.agent)
+    arms: list[tuple[Split, Arm]] = [
+        (split, "candidate" if split.candidate_id == version.pk else "live") for split in splits
+    ]
+
+    def is_own(name: str, row: Read) -> bool:
+        if row.pk in calls:
+            return calls[row.pk].answered_by == own
+        return any(ramp_units.is_given(row, split, SplitUnit.Kind.SESSION, name, arm) for split, arm in arms)
+
+    return {name: [row for row in some if is_own(name, row)] for name, some in rows.items()}
 
 
 def _quiet_of(promotion: Promotion) -> timedelta:
     return timedelta(seconds=promotion.ramp.rules.quiet_s) if hasattr(promotion, "ramp") else QUIET
 
 
-def _take_in(watch: Watch, found: Sequence[tuple[str, list[Read], dict[str, float | None]]]) -> list[str]:
+def _take_in(watch: Watch, found: Sequence[Session]) -> list[str]:
     """The signals whose claims break in these sessions."""
     limit, broken = bound(len(watch.claims)), []
     made = []
-    for name, _, parts in found:
+    for session in found:
         watch.sessions += 1
         evidence = {}
-        for signal, claim in watch.claims.items():
-            part = parts.get(signal)
-            if part is None or signal in watch.broken:
-                continue
-            _, after = ClaimWatch(claim, *_kept(watch, signal)).follow([part])
-            watch.sums[signal], evidence[signal] = list(after.sums), after.evidence
-            if after.evidence >= limit:
-                watch.broken[signal] = {
-                    "session": watch.sessions,
-                    "evidence": after.evidence,
-                    "at": timezone.now().isoformat(),
-                    "did": "",
-                }
-                broken.append(signal)
-        made.append(WatchedSession(watch=watch, name=name, number=watch.sessions, parts=parts, evidence=evidence))
+        for signal in watch.claims:
+            if signal not in watch.broken and (part := session.parts.get(signal)) is not None:
+                evidence[signal] = _bet(watch, signal, signal, part)
+                if evidence[signal] >= limit:
+                    watch.broken[signal] = _breach(watch, evidence[signal])
+                    broken.append(signal)
+            # Also once reported sessions broke it, lest whoever sends such keeps known ones from doing so.
+            is_open = not watch.broken.get(signal, {}).get("known")
+            if is_open and (part := session.own_parts.get(signal)) is not None:
+                after = _bet(watch, signal, KNOWN + signal, part)
+                if after >= limit:
+                    watch.broken[signal] = _breach(watch, after) | {"known": True}
+        made.append(
+            WatchedSession(
+                watch=watch, name=session.name, number=watch.sessions, parts=session.parts, evidence=evidence
+            )
+        )
     WatchedSession.objects.bulk_create(made, ignore_conflicts=True)
     return broken
+
+
+def _bet(watch: Watch, signal: str, key: str, part: float) -> float:
+    """Add a session's part to the sum under this key; returns the evidence against the signal's claim after it."""
+    before = [tuple(watch.sums[key])] if key in watch.sums else []
+    _, after = ClaimWatch(watch.claims[signal], *before).follow([part])
+    watch.sums[key] = list(after.sums)
+    return after.evidence
+
+
+def _breach(watch: Watch, evidence: float) -> dict[str, Any]:
+    return {"session": watch.sessions, "evidence": evidence, "at": timezone.now().isoformat(), "did": ""}
 
 
 def _forget(watch: Watch, count: int) -> None:
@@ -214,10 +283,6 @@ def _forget(watch: Watch, count: int) -> None:
     if watch.sessions // SESSIONS != (watch.sessions - count) // SESSIONS:
         old = watch.rows.filter(at__lt=min(watch.read_to, timezone.now() - 2 * WINDOW))
         old.filter(Q(number__lte=watch.sessions - KEPT) | Q(at__lt=watch.began_at)).delete()
-
-
-def _kept(watch: Watch, signal: str) -> list[tuple[float, ...]]:
-    return [tuple(watch.sums[signal])] if signal in watch.sums else []
 
 
 def _reopen(watch: Watch, signal: str) -> None:
@@ -261,12 +326,15 @@ def _reopen(watch: Watch, signal: str) -> None:
 
 
 def _bring_back(watch: Watch, signal: str) -> None:
-    """Make the version before live again where the policy says so; else it is for a person to do."""
+    """Make the version before live again where the policy says so and what is known to be the version's answer broke
+    the claim; else it is for a person to do."""
     promotion = watch.promotion
     newest = watch.agent.project.policies.order_by("-version").first()
     may = decision.Policy.from_dict(newest.rules if newest else {}).watch_rolls_back
-    did = "proposed"
-    if may and promotion.before is not None:
+    did, why = "proposed", ""
+    if may and promotion.before is not None and not watch.broken[signal].get("known"):
+        did, why = f"proposed: {REPORTED}", f", since {REPORTED}, which does not show that it answered them"
+    elif may and promotion.before is not None:
         words = (
             f"{signal} in more than {percent(watch.claims[signal])} of the sessions, after {watch.sessions:,} of them"
         )
@@ -289,6 +357,10 @@ def _bring_back(watch: Watch, signal: str) -> None:
             title=f"{version} shows more {SIGNALS[signal].label} than it claimed",
             text=f"Claimed in at most {percent(watch.claims[signal])} of the sessions; "
             f"broken after {watch.sessions:,}. "
-            + (f"{promotion.before} is live again." if did == "rolled back" else "Nothing was rolled back: decide."),
+            + (
+                f"{promotion.before} is live again."
+                if did == "rolled back"
+                else f"Nothing was rolled back{why}: decide."
+            ),
             url=reverse("promotions:index", args=[project.slug]),
         )

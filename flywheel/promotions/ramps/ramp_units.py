@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from django.db import connection
 
-from flywheel.agents.models import Split, SplitUnit
+from flywheel.agents.models import Agent, Split, SplitUnit, Version
+from flywheel.agents.splits.assignment import Arm, arm_of
 from flywheel.agents.splits.assignment_tokens import is_assignment
 from flywheel.core.evidence.ramp.ramp_plan import Plan
 from flywheel.failures.detectors import proposals
@@ -115,8 +116,17 @@ def read_awaited(ramp: Ramp, now: datetime) -> None:
 
 def answerer(split: Split, *, is_candidate: bool) -> str:
     """An arm's version as steps have it (`Step.answered_by`)."""
-    version = split.candidate if is_candidate else split.live
-    return f"{split.agent.name}@{version.number}:{version.digest}"
+    return answerer_of(split.agent, split.candidate if is_candidate else split.live)
+
+
+def answerer_of(agent: Agent, version: Version) -> str:
+    """A version as the steps have it that it answered."""
+    return f"{agent.name}@{version.number}:{version.digest}"
+
+
+def is_given(row: Read, split: Split, kind: str, name: str, arm: Arm) -> bool:
+    """Whether a trace carries the token by which this unit of the split was given that arm."""
+    return is_assignment(next(_tokens(row), ""), split, kind, name) == arm
 
 
 def _is_over(plan: Plan, unit: SplitUnit, rows: Sequence[Read], now: datetime) -> bool:
@@ -162,9 +172,8 @@ def _mixed(answerers: set[str], own: str, other: str) -> str:
 def _is_shown(split: Split, unit: SplitUnit, rows: Sequence[Read]) -> bool:
     """Whether each of the traces carries the token of its session's assignment: an arm that is only claimed counts for
     nothing."""
-    arm = "candidate" if unit.is_candidate else "live"
-    tokens = [next(_tokens(row), "") for row in rows]
-    return all(is_assignment(token, split, unit.kind, unit.name) == arm for token in tokens)
+    arm = arm_of(unit.is_candidate)
+    return all(is_given(row, split, unit.kind, unit.name, arm) for row in rows)
 
 
 def _tokens(row: Read) -> Iterator[str]:

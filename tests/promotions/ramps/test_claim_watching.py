@@ -10,7 +10,9 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Notice, User
-from flywheel.agents.models import Agent
+from flywheel.agents.models import Agent, Split
+from flywheel.agents.splits.assignment import Arm, Unit
+from flywheel.agents.splits.assignment_tokens import assignment_token
 from flywheel.core.digests import digest
 from flywheel.core.evidence.gate import decision
 from flywheel.core.evidence.statistics.sequential.claim_watch import ClaimWatch, bound
@@ -66,10 +68,13 @@ def promote_anyway(candidate: Candidate, cast: Cast) -> Promotion:
 
 @pytest.fixture
 def answered(build: Build, live: Promotion) -> Answered:
-    """`answered(9, found=3)`: so many sessions that the live version answered, in the last of which the bucket is."""
+    """`answered(9, found=3)`: so many sessions that the live version answered, in the last of which the bucket is.
+
+    Through the gateway, unless they are `reported`: then nothing but their own traces says who answered.
+    """
     names = itertools.count()
 
-    def make(count: int, found: int = 0, bucket: str = KEY, **fields: Any) -> None:
+    def make(count: int, found: int = 0, bucket: str = KEY, *, reported: bool = False, **fields: Any) -> None:
         at = timezone.now() - timedelta(seconds=200)
         for place in range(count):
             given: dict[str, Any] = {
@@ -79,10 +84,21 @@ def answered(build: Build, live: Promotion) -> Answered:
                 "changed_at": at,
             }
             row = build.trajectory(session_id=f"s{next(names)}", **given | {"detected_at": at} | fields)
+            if not reported:
+                called(row)
             if place >= count - found:
                 proposed(row, bucket, detector="other_tool")
 
     return make
+
+
+def called(row: Trajectory, **fields: Any) -> None:
+    """A call that its version answered through the gateway."""
+    at, version = timezone.now(), row.version
+    assert version is not None
+    place = row.steps.count()
+    given = {"kind": "assistant", "started_at": at, "ended_at": at, "answered_by": f"{version}:{version.digest}"}
+    Step.objects.create(trajectory=row, span_id=f"c{place}", position=place, **given | fields)
 
 
 def watch() -> Watch:
@@ -202,25 +218,96 @@ def test_server_errors_beyond_the_claim_bring_the_version_before_back_or_ask_for
 ) -> None:
     let_the_watch_roll_back(cast, may)
     answered(12)
-    at = timezone.now()
     for row in Trajectory.objects.filter(version=live.after):
-        Step.objects.create(
-            trajectory=row,
-            span_id="c",
-            position=10,
-            kind="assistant",
-            started_at=at,
-            ended_at=at,
-            status="error",
-            error="502: bad gateway",
-            answered_by=str(live.after),
-        )
+        called(row, status="error", error="502: bad gateway")
     claim_watching.look()
     assert watch().broken["errors"]["did"] == ("rolled back" if may else "proposed")
     assert Agent.objects.get().live == (live.before if may else live.after)
     told = Notice.objects.get(event="promotion.claim_broken")
     assert told.title == f"{live.after} shows more server errors and timeouts than it claimed"
     assert told.text.endswith(f"{live.before} is live again." if may else "Nothing was rolled back: decide.")
+
+
+def test_sessions_that_only_report_the_version_roll_nothing_back_by_themselves(
+    answered: Answered, live: Promotion, key: Keys, client: Client
+) -> None:
+    answered(30, found=30, bucket="unsafe_action", reported=True)
+    claim_watching.look()
+    assert Agent.objects.get().live == live.after
+    words = "proposed: sessions that only report the version broke it"
+    assert watch().broken["unsafe"]["did"] == words
+    said = client.get("/api/v1/promotions", headers=key("read")).json()["items"][0]["watch"]
+    assert [(each["signal"], each["did"]) for each in said["broken"]] == [("unsafe", words)]
+    told = Notice.objects.get(event="promotion.claim_broken")
+    assert told.text.endswith(
+        "Nothing was rolled back, since sessions that only report the version broke it, which does not show that it "
+        "answered them: decide."
+    )
+
+
+def test_a_claim_that_reported_sessions_broke_still_brings_the_version_before_back_once_known_ones_break_it(
+    answered: Answered, live: Promotion
+) -> None:
+    answered(30, found=30, bucket="unsafe_action", reported=True)
+    answered(2, found=2, bucket="unsafe_action")
+    claim_watching.look()
+    assert Agent.objects.get().live == live.after
+    answered(12, found=12, bucket="unsafe_action")
+    claim_watching.look()
+    assert watch().broken["unsafe"]["did"] == "rolled back"
+    assert Agent.objects.get().live == live.before
+
+
+def test_reported_sessions_without_a_fault_do_not_hide_what_known_ones_show(
+    answered: Answered, live: Promotion
+) -> None:
+    for _ in range(12):
+        answered(40, reported=True)
+        answered(1, found=1, bucket="unsafe_action")
+    claim_watching.look()
+    assert Agent.objects.get().live == live.before
+
+
+def test_of_a_session_only_the_traces_count_as_known_that_its_version_answered(
+    answered: Answered, build: Build, live: Promotion
+) -> None:
+    answered(30)
+    for row in list(Trajectory.objects.filter(version=live.after)):
+        fields: dict[str, Any] = {
+            "started_at": row.started_at,
+            "changed_at": row.changed_at,
+            "detected_at": row.detected_at,
+        }
+        added = build.trajectory(session_id=row.session_id, version=row.version, agent=row.agent, **fields)
+        proposed(added, "unsafe_action", detector="other_tool")
+    claim_watching.look()
+    assert watch().broken["unsafe"]["did"].startswith("proposed")
+    assert Agent.objects.get().live == live.after
+
+
+def test_what_another_version_answered_is_not_known_as_the_live_ones(answered: Answered, live: Promotion) -> None:
+    answered(12, found=12, bucket="unsafe_action", reported=True)
+    for row in Trajectory.objects.filter(version=live.after):
+        assert live.before is not None
+        called(row, answered_by=f"{live.before}:{live.before.digest}")
+    claim_watching.look()
+    assert Agent.objects.get().live == live.after
+
+
+@pytest.mark.parametrize("arm", ["candidate", "live"])
+def test_the_token_of_an_assignment_shows_that_the_version_answered(
+    answered: Answered, live: Promotion, arm: Arm
+) -> None:
+    assert live.before is not None
+    split = Split.objects.create(
+        agent=live.agent, live=live.before, candidate=live.after, salt="x", lease_until=timezone.now()
+    )
+    answered(12, found=12, bucket="unsafe_action", reported=True)
+    for row in Trajectory.objects.filter(version=live.after):
+        token = assignment_token(split, Unit("session", row.session_id), arm)
+        Trajectory.objects.filter(pk=row.pk).update(attributes=[f"flywheel.assignment={token}"])
+    claim_watching.look()
+    assert Agent.objects.get().live == (live.before if arm == "candidate" else live.after)
 
 
 def test_killed_before_it_brought_the_version_back_the_next_look_does(
