@@ -33,7 +33,7 @@ class Watch(models.Model):
     """Claims that broke: by signal `{"session", "evidence", "at", "did"}`, and `known` where what the version is
     known to have answered broke them by itself. They are not watched any more, but for that."""
     read_to = models.DateTimeField()
-    """Sessions that began before are read."""
+    """Sessions that were silent before are read."""
     began_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

@@ -12,12 +12,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from statistics import fmean
 from typing import Any, Final
 
 from django.db import connection, transaction
-from django.db.models import Q
+from django.db.models import F, Min, Q
 from django.urls import reverse
 from django.utils import timezone
 
@@ -58,7 +58,9 @@ log = logging.getLogger(__name__)
 QUIET = timedelta(seconds=120)
 """How long a session must be silent to count as over; after a ramp it is as the ramp's plan says."""
 WINDOW = timedelta(hours=1)
-"""A session that is not over and read so long after it began is not watched."""
+"""What changed so long before `Watch.read_to` is looked at once more: somebody may have been storing it still."""
+KEEP = timedelta(days=1)
+"""How long the row of a session is kept at the least."""
 SESSIONS: Final = 1000
 """Read in one look."""
 KEPT: Final = 10_000
@@ -73,18 +75,32 @@ _NAMES = """
 SELECT name FROM (
     SELECT coalesce(nullif(session_id, ''), trace_id) AS name, max(changed_at) AS last,
            bool_and(coalesce(detected_at >= changed_at, false)) AS is_read
-    FROM trajectories_trajectory WHERE version_id = %(version)s AND source = %(source)s AND started_at >= %(since)s
+    FROM trajectories_trajectory
+    WHERE version_id = %(version)s AND source = %(source)s AND changed_at >= %(since)s AND started_at >= %(began)s
     GROUP BY 1
 ) AS session
 WHERE is_read AND last < %(quiet)s
   AND NOT EXISTS (
     SELECT 1 FROM promotions_watchedsession AS row WHERE row.watch_id = %(watch)s AND row.name = session.name)
+  AND NOT EXISTS (
+    SELECT 1 FROM (
+        SELECT max(changed_at) OVER arrived AS last, lead(received_at) OVER arrived AS next
+        FROM trajectories_trajectory AS part
+        WHERE part.session_id = session.name AND project_id = %(project)s AND version_id = %(version)s
+          AND source = %(source)s AND started_at >= %(began)s
+        WINDOW arrived AS (ORDER BY received_at, id)
+    ) AS earlier
+    WHERE earlier.last < %(forgotten)s AND earlier.next - earlier.last > %(silence)s)
 ORDER BY last, name LIMIT %(most)s
 """
 _TRAJECTORIES = f"""
-SELECT coalesce(nullif(found.session_id, ''), found.trace_id), {COLUMNS} FROM trajectories_trajectory AS found
-WHERE version_id = %(version)s AND source = %(source)s AND started_at >= %(since)s
-  AND coalesce(nullif(found.session_id, ''), found.trace_id) = ANY(%(names)s)
+SELECT session.name, {COLUMNS} FROM unnest(%(names)s::text[]) AS session (name)
+CROSS JOIN LATERAL (
+    SELECT * FROM trajectories_trajectory
+    WHERE project_id = %(project)s AND version_id = %(version)s AND source = %(source)s AND started_at >= %(began)s
+      AND (session_id = session.name OR (session_id = '' AND trace_id = session.name))
+    ORDER BY id LIMIT %(each)s
+) AS found
 """  # noqa: S608 only names of columns
 
 
@@ -124,11 +140,13 @@ def follow(watch: Watch) -> None:
         if row is None or row.state != Watch.State.RUNNING:
             return
         _begin_anew_where_detectors_changed(row)
+        # Asked before: what detectors read meanwhile holds it until the next look.
+        settled = _settled_to(row)
         found = _read(row)
         broken = _take_in(row, found)
         _forget(row, len(found))
         if len(found) < SESSIONS:
-            row.read_to = max(row.read_to, timezone.now() - WINDOW)
+            row.read_to = max(row.read_to, settled)
         row.save()
         for signal in broken:
             if signal.startswith(BUCKET):
@@ -182,15 +200,40 @@ def _begin_anew_where_detectors_changed(watch: Watch) -> None:
     watch.changed_detectors, watch.sums, watch.sessions, watch.began_at = changed, {}, 0, timezone.now()
 
 
+def _settled_to(watch: Watch) -> datetime:
+    """The time before which all that changed is over and read by the detectors: nothing of it is awaited."""
+    unread = Trajectory.objects.filter(
+        Q(detected_at=None) | Q(detected_at__lt=F("changed_at")),
+        project=watch.agent.project_id,
+        version=watch.promotion.after_id,
+        source=Source.PRODUCTION,
+        changed_at__gte=watch.read_to - WINDOW,
+        started_at__gte=watch.promotion.created_at,
+    )
+    oldest = unread.aggregate(at=Min("changed_at"))["at"]
+    quiet = timezone.now() - _quiet_of(watch.promotion)
+    return quiet if oldest is None else min(oldest, quiet)
+
+
+def _forgotten_to(watch: Watch) -> datetime:
+    """Rows from before then may be gone. A session that was silent then was counted, and does not count again."""
+    return min(watch.read_to - WINDOW, timezone.now() - KEEP)
+
+
 def _read(watch: Watch) -> list[Session]:
-    now = timezone.now()
+    silence = _quiet_of(watch.promotion)
     asked: dict[str, Any] = {
+        "project": watch.agent.project_id,
         "version": watch.promotion.after_id,
         "source": Source.PRODUCTION,
-        "since": watch.read_to,
-        "quiet": now - _quiet_of(watch.promotion),
+        "began": watch.promotion.created_at,
+        "since": watch.read_to - WINDOW,
+        "silence": silence,
+        "quiet": timezone.now() - silence,
+        "forgotten": _forgotten_to(watch),
         "watch": watch.pk,
         "most": SESSIONS,
+        "each": ramp_units.TRAJECTORIES,
     }
     with connection.cursor() as cursor:
         cursor.execute(_NAMES, asked)
@@ -279,9 +322,9 @@ def _breach(watch: Watch, evidence: float) -> dict[str, Any]:
 
 
 def _forget(watch: Watch, count: int) -> None:
-    """Delete old sessions now and then: what is newer than `WINDOW` must be known, lest it be read twice."""
+    """Delete old sessions now and then, but none that could be read again."""
     if watch.sessions // SESSIONS != (watch.sessions - count) // SESSIONS:
-        old = watch.rows.filter(at__lt=min(watch.read_to, timezone.now() - 2 * WINDOW))
+        old = watch.rows.filter(at__lt=_forgotten_to(watch))
         old.filter(Q(number__lte=watch.sessions - KEPT) | Q(at__lt=watch.began_at)).delete()
 
 

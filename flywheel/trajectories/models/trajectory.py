@@ -254,6 +254,8 @@ class Trajectory(models.Model):
                 name="trajectory_attributes",
             ),
             BrinIndex(fields=["received_at"], name="trajectory_oldest"),
+            # For who follows what changed lately. One that holds each row would cost every update its write.
+            BrinIndex(fields=["changed_at"], name="trajectory_changed", autosummarize=True),
         ]
 
     def __str__(self) -> str:

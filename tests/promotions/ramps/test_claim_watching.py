@@ -1,9 +1,11 @@
 import itertools
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -29,6 +31,7 @@ from tests.pages import page_of
 
 KEY = "wrong_tool"
 Answered = Callable[..., None]
+Later = Callable[[float], datetime]
 Keys = Callable[..., dict[str, str]]
 SignIn = Callable[[User], Client]
 
@@ -132,6 +135,89 @@ def test_sessions_are_read_once_when_they_are_over_and_read(answered: Answered, 
         assert watch().sessions == 3
     expected = ClaimWatch(0.02).follow([0.0] * 3)[1]
     assert watch().sums[f"bucket:{KEY}"] == list(expected.sums)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """`later(2)`: look two hours from now; returns when that is."""
+    began, now = timezone.now(), timezone.now
+
+    def look(hours: float) -> datetime:
+        with monkeypatch.context() as patched:
+            patched.setattr(claim_watching, "timezone", SimpleNamespace(now=lambda: now() + timedelta(hours=hours)))
+            claim_watching.look()
+        return began + timedelta(hours=hours)
+
+    return look
+
+
+def test_a_session_of_hours_is_watched_once_when_it_is_over(answered: Answered, later: Later) -> None:
+    over = later(2) + timedelta(minutes=50)
+    answered(1, changed_at=over, detected_at=over)
+    later(2.5)
+    assert watch().sessions == 0
+    for _ in range(2):
+        later(3)
+        assert watch().sessions == 1
+
+
+def test_a_session_of_hours_is_judged_by_all_its_trajectories(
+    answered: Answered, build: Build, live: Promotion, later: Later
+) -> None:
+    over = later(3) - timedelta(minutes=5)
+    answered(1, changed_at=over, detected_at=over)
+    before, row = over - timedelta(hours=2), Trajectory.objects.get(version=live.after)
+    fields: dict[str, Any] = {"version": live.after, "agent": live.agent, "started_at": row.started_at}
+    first = build.trajectory(session_id=row.session_id, changed_at=before, detected_at=before, **fields)
+    proposed(first, KEY, detector="other_tool")
+    later(3)
+    assert watch().rows.get().parts[f"bucket:{KEY}"] == 0.5
+
+
+def test_what_detectors_read_hours_later_is_watched_once_they_have(answered: Answered, later: Later) -> None:
+    answered(1, detected_at=None)
+    answered(1)
+    later(3)
+    later(30)
+    assert watch().sessions == 1
+    Trajectory.objects.filter(detected_at=None).update(detected_at=F("changed_at"))
+    for _ in range(2):
+        later(30)
+        assert watch().sessions == 2
+    began = watch().read_to
+    later(31)
+    assert watch().read_to > began
+
+
+def test_a_session_that_comes_again_after_its_row_was_forgotten_is_not_counted_again(
+    answered: Answered, build: Build, live: Promotion, later: Later
+) -> None:
+    answered(1)
+    claim_watching.look()
+    row, over = Trajectory.objects.get(version=live.after), later(50) - timedelta(minutes=5)
+    watch().rows.all().delete()
+    fields: dict[str, Any] = {"version": live.after, "agent": live.agent, "started_at": over, "received_at": over}
+    build.trajectory(session_id=row.session_id, changed_at=over, detected_at=over, **fields)
+    later(50)
+    assert watch().sessions == 1
+    build.trajectory(session_id="another", changed_at=over, detected_at=over, **fields)
+    later(50)
+    assert watch().sessions == 2
+
+
+def test_a_session_of_days_that_was_never_silent_is_watched(
+    answered: Answered, build: Build, live: Promotion, later: Later
+) -> None:
+    over = later(50) - timedelta(minutes=5)
+    before = over - timedelta(hours=30)
+    answered(1, changed_at=before, detected_at=before)
+    row = Trajectory.objects.get(version=live.after)
+    fields: dict[str, Any] = {"version": live.after, "agent": live.agent, "started_at": before}
+    fields |= {"received_at": before + timedelta(seconds=60), "changed_at": over, "detected_at": over}
+    build.trajectory(session_id=row.session_id, **fields)
+    for _ in range(2):
+        later(50)
+        assert watch().sessions == 1
 
 
 def test_after_a_ramp_a_session_is_over_when_its_plan_says_so(ramp: Ramp, cast: Cast, build: Build) -> None:
@@ -378,7 +464,7 @@ def test_old_sessions_are_forgotten_and_those_that_could_be_read_again_are_not(
     monkeypatch.setattr(claim_watching, "KEPT", 2)
     answered(3)
     claim_watching.look()
-    watch().rows.update(at=timezone.now() - timedelta(hours=3))
+    watch().rows.update(at=timezone.now() - timedelta(hours=27))
     answered(2)
     claim_watching.look()
     assert sorted(watch().rows.values_list("number", flat=True)) == [4, 5]
