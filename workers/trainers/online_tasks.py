@@ -114,12 +114,9 @@ def build(
 
 
 def prompt_of(spec: Spec, loaded: Policy, env: Environment, task: Task) -> list[int]:
-    """Token ids of a task's opening, up to where the policy answers. Raises TrainingError."""
+    """Token ids of a task's opening, up to where the policy answers. Raises ValueError."""
     prompt = [message.to_openai() for message in env.reset(task, spec.seed)]
-    try:
-        return prompt_tokens(loaded.tokenizer, prompt, tools_of(env, task.environment))
-    except ValueError as error:
-        raise TrainingError("model", f"{task.id}: {error}") from error
+    return prompt_tokens(loaded.tokenizer, prompt, tools_of(env, task.environment))
 
 
 def overflow(spec: Spec, loaded: Policy, prompt: Sequence[int]) -> str:
