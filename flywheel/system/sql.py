@@ -1,7 +1,8 @@
 """Statements for the few places that every request passes: written by hand, with the values beside them.
 
-What Django and psycopg do not document is used here and in `edge/prepared_queries.py` alone, because what they do
-document takes several times as long where a request asks the same question ten times; a test holds that.
+What Django and psycopg do not document is used here and in `edge/prepared_queries.py`, because what they do document
+takes several times as long where a request asks the same question ten times, and of the pool in
+`server/gunicorn_settings.py`; a test holds that it is nowhere else.
 """
 
 import functools

@@ -27,7 +27,7 @@ def tab(browser: Browser, live_server: LiveServer, cast: Cast, sign_in: Callable
 
 
 def test_a_job_that_ends_while_its_page_is_left_does_not_take_the_click_back(tab: Tab) -> None:
-    page, asked = tab.page, []
+    page, asked = tab.page, list[Route]()
     tab.open("/p/acme/agents/")
     page.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<p id=job hx-get=/job hx-trigger=look></p>');"
@@ -35,11 +35,7 @@ def test_a_job_that_ends_while_its_page_is_left_does_not_take_the_click_back(tab
         "addEventListener('beforeunload', () => htmx.trigger('#job', 'look'), { once: true })"
     )
     page.route("**/job", lambda route: route.fulfill(headers={"HX-Refresh": "true"}, body=""))
-
-    def hold(route: Route) -> None:
-        asked.append(route)
-
-    page.route("**/p/acme/evals/", hold)
+    page.route("**/p/acme/evals/", lambda route: asked.append(route))
     with page.expect_response("**/job"):
         page.evaluate("document.querySelector(`nav a[href='/p/acme/evals/']`).click()")
     page.wait_for_timeout(300)

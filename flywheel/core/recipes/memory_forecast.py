@@ -40,8 +40,6 @@ ASKED_MOST = 64
 """Held-out tasks that are asked on the way, at most."""
 ROOM = 0.9
 """Share of a machine's memory that a proposal may fill."""
-
-
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """What a `config.json` calls the number of its experts."""
 

@@ -231,8 +231,8 @@ class Gathered:
         if self.kind == Dataset.Kind.THUMBS:
             rows = [each | {"label": bool(worth)} for each in rows]
         elif self.kind == Dataset.Kind.SCORED:
-            told = {"score": worth, "group": "", "attempt": row.trace_id}
-            rows = [each | told | _sampled(each, messages[:at], dict(said)[at]) for at, each in made]
+            told, steps = {"score": worth, "group": "", "attempt": row.trace_id}, dict(said)
+            rows = [each | told | _sampled(each, messages, at, steps[at]) for at, each in made]
         size = dataset_builder.characters(rows)
         if size > dataset_builder.MOST_CHARACTERS or len(rows) > dataset_builder.MOST_ROWS:
             return self._leave_out("too_long", row)
@@ -402,9 +402,9 @@ def _rows(
         yield at, made
 
 
-def _sampled(row: Mapping[str, Any], before: Sequence[Message], step: Step) -> dict[str, Any]:
+def _sampled(row: Mapping[str, Any], messages: Sequence[Message], at: int, step: Step) -> dict[str, Any]:
     """The tokens and log-probabilities of a row's answer, where it is all that its step said, and what was said before
     is what the row shows: after another prompt they would have been others."""
-    is_alone = len(step.output) == 1
-    is_same = row["prompt"] == [message.to_openai() for message in before]
-    return attempt_scores.sampled(step.sampling) if is_alone and is_same else {}
+    found = attempt_scores.sampled(step.sampling) if len(step.output) == 1 else {}
+    is_same = bool(found) and row["prompt"] == [message.to_openai() for message in messages[:at]]
+    return found if is_same else {}

@@ -81,9 +81,9 @@ def expected_memory(
         taught = _shapes(here).parameters if here else 0
     except (UnknownShapes, artifacts.ArtifactError) as error:
         return None, str(error)
-    preview = _preview(base, dataset) if dataset else None
     if shapes.is_mixture:
         return None, f"{base} is a mixture of experts, and how much memory computing with those takes is not known here"
+    preview = _preview(base, dataset) if dataset else None
     lengths = _lengths(base, dataset, rows, preview)
     if lengths is None:
         return None, "there are no rows yet"

@@ -22,16 +22,21 @@ PLAN = Plan(stages=(Stage(2500, 10, 0), Stage(5000, 10, 0)), quiet_s=60, wait_s=
 Met = Callable[..., SplitUnit]
 
 
-@pytest.fixture
-def ramp(candidate: Candidate, cast: Cast) -> Ramp:
-    """As the judge has begun it."""
-    made = ramp_moves.begin(
+def begun(candidate: Candidate, cast: Cast) -> Ramp:
+    """As an approver has begun it."""
+    return ramp_moves.begin(
         candidate=candidate,
         plan=PLAN,
         actor=Actor(cast.approver),
         reason="by steps",
         generation=candidate.agent.generation,
     )
+
+
+@pytest.fixture
+def ramp(candidate: Candidate, cast: Cast) -> Ramp:
+    """As the judge has begun it."""
+    made = begun(candidate, cast)
     ramp_judging.look()
     return Ramp.objects.get(pk=made.pk)
 

@@ -15,7 +15,7 @@ from flywheel.promotions.models import Candidate, Promotion, Ramp
 from flywheel.promotions.ramps import ramp_judging, ramp_moves, ramp_units
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
-from tests.promotions.ramps.conftest import PLAN, Met, met_in
+from tests.promotions.ramps.conftest import Met, begun, met_in
 
 
 def looked(ramp: Ramp) -> Ramp:
@@ -281,13 +281,7 @@ def test_a_category_that_was_another_before_the_ramp_does_not_hold_it(
 ) -> None:
     common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin)}
     detector_settings.point(name="broken_output", bucket="other", **common)
-    made = ramp_moves.begin(
-        candidate=candidate,
-        plan=PLAN,
-        actor=Actor(cast.approver),
-        reason="by steps",
-        generation=candidate.agent.generation,
-    )
+    made = begun(candidate, cast)
     assert looked(made).state == "running"
     met_in(build, made)(True)
     assert looked(made).state == "running"
