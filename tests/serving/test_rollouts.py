@@ -1,5 +1,6 @@
 """A training run whose attempts a real vLLM server samples, and what its proof sees."""
 
+import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -68,7 +69,7 @@ def test_episodes_of_several_turns_are_sampled_as_the_trainer_would_beside_anoth
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        assert trainer.process.wait(300) == 0, (run.path / "trainer.log").read_text()[-3000:]
+        assert ended(trainer, 300.0) == 0, words(run)
     finally:
         trainer.leave()
         asking.join()
@@ -98,7 +99,7 @@ def test_vllm_samples_on_while_the_trainer_learns_and_no_token_is_older_than_the
     run = directory(tmp_path / "run", steps=5, settings=mode)
     trainer = trainer_process.start("workers.trainers.grpo", run.path, *trainer_process.SERVER)
     try:
-        assert trainer.process.wait(300) == 0, (run.path / "trainer.log").read_text()[-3000:]
+        assert ended(trainer, 300.0) == 0, words(run)
     finally:
         trainer.leave()
     proofs = run.events("proof")
@@ -133,7 +134,7 @@ def test_a_run_starts_a_server_of_its_own_which_ends_with_it_and_is_proved(tmp_p
         trainer.leave()
     trainer = trainer_process.start("workers.trainers.grpo", run.path)
     try:
-        assert trainer.process.wait(400) == 0, (run.path / "trainer.log").read_text()[-3000:]
+        assert ended(trainer, 400.0) == 0, words(run)
     finally:
         trainer.leave()
     proofs = run.events("proof")
@@ -143,6 +144,19 @@ def test_a_run_starts_a_server_of_its_own_which_ends_with_it_and_is_proved(tmp_p
     assert all(row["moved"] > EXACT_NATS for row in proofs if row["moved"] is not None), "a lost update would be seen"
     assert all(metrics["sampler_mismatch_max"] < NOISE for metrics in run.metrics().values())
     assert not [path for path in run.path.rglob("*") if path.is_file() and key in path.read_bytes()]
+
+
+def ended(trainer: trainer_process.LocalTrainer, within_s: float) -> int | None:
+    """How the trainer has ended; None where it has not."""
+    with suppress(subprocess.TimeoutExpired):
+        return trainer.process.wait(within_s)
+    return None
+
+
+def words(run: Directory) -> str:
+    """What the run said last."""
+    told = [str(row["message"]) for row in run.events("warning")]
+    return "\n".join([*told, (run.path / "trainer.log").read_text()[-3000:]])
 
 
 def children(process: int, words: str) -> list[int]:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from workers.engines.isolation import check_isolation
 from workers.engines.process_engine import READER, ProcessEngine
 from workers.engines.transformers_engine import TransformersEngine
 from workers.engines.vllm_engine import VllmEngine
+from workers.engines.vllm_sampler import Question, VllmSampler
 from workers.jobs import eval_runs
 from workers.judging import attempt_verdicts, project_judges
 from workers.judging import llm_judge as asking
@@ -280,3 +282,17 @@ def test_without_the_identity_adapter_it_fails_where_rows_are_mixed_up_and_nothi
     # One of them may differ in a token that is not text, such as the end.
     assert any(each["alone"] != each["among_others"] for each in run.isolation["evidence"])
     assert not run.results.exists()
+
+
+def test_more_prompts_with_seeds_than_a_batch_has_room_for_are_answered(server: str, version: Make) -> None:
+    """vLLM's CPU build dies where it reads a prompt with a seed in two steps."""
+    name = loaded_adapters.load(version())
+    with closing(VllmSampler(server)) as sampler:
+        (room,) = [row["max_model_len"] for row in sampler.models() if not row["parent"]]
+        asked = [
+            Question([5 + number] * (room // 4), Sampling(temperature=1.0, top_p=1.0, max_tokens=4), number)
+            for number in range(6)
+        ]
+        said = sampler.sample(name, asked)
+        assert all(each.tokens for each in said)
+        assert sampler.sample(name, asked[:1]) == said[:1], "and the server lives"

@@ -61,6 +61,8 @@ def command(base: Path, name: str, url: str, *, rank: int, slots: int, kept: int
         words += ["--enforce-eager", "--max-num-seqs", "32"]
         # It dies where it tells of two prompts' tokens in one batch and the output layer might have an adapter.
         words += ["--lora-target-modules", *adapted_layers(base)]
+        # It dies where a prompt is read in two steps, because a batch has no room for all of it, and has a seed.
+        words += ["--no-enable-chunked-prefill"]
     return words
 
 
