@@ -9,7 +9,7 @@ from flywheel.agents.models.hub_versions import HubVersion, HubVersionEvent
 from flywheel.agents.models.merged_weights import MergedWeights, MergedWeightsEvent
 from flywheel.agents.models.reward_models import RewardModel
 from flywheel.agents.models.shadows import Shadow, ShadowCopy
-from flywheel.agents.models.splits import Split, SplitUnit
+from flywheel.agents.models.splits import NamedAnswer, Split, SplitUnit
 from flywheel.agents.models.versions import Version
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "HubVersionEvent",
     "MergedWeights",
     "MergedWeightsEvent",
+    "NamedAnswer",
     "RewardModel",
     "Shadow",
     "ShadowCopy",

@@ -106,3 +106,21 @@ class SplitUnit(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+class NamedAnswer(models.Model):
+    """An answer that a further call may name instead of repeating the conversation, and the unit that it was given to.
+
+    Of the Responses API, where the caller names no session; kept while the split is open.
+    """
+
+    split = models.ForeignKey(Split, on_delete=models.CASCADE, related_name="+", db_index=False)
+    name = models.CharField(max_length=64)
+    """SHA-256 of the answer's name, in hex."""
+    unit = models.ForeignKey(SplitUnit, on_delete=models.CASCADE, related_name="+")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["split", "name"], name="named_answer_once")]
+
+    def __str__(self) -> str:
+        return f"answer {self.name[:12]} of {self.split_id}"

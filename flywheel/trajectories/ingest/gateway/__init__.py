@@ -7,6 +7,5 @@ another thread makes it a step of a trajectory. Recording never delays and never
 `openai_endpoints` HTTP · `routing` whose call it is and where it goes · `call_names` which calls belong together ·
 `server_calls` a call of that server, over an `upstream_connection` · `relay` the answer on its way ·
 `version_defaults` what a version says where its caller says nothing · `journals` what was seen, as a trajectory ·
-`recorder` into the store · `attempt_calls` calls of attempts ·
-`shadow_copies` copies that a candidate answers to nobody
+`recorder` into the store · `attempt_calls` calls of attempts · `arms` two versions of an agent at once
 """

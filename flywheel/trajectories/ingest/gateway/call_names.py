@@ -30,6 +30,8 @@ class CallNames:
     """The span that it belongs to."""
     follows: str
     """The response that it goes on from."""
+    is_response: bool
+    """Whether its answer will be a response, which a further call can go on from."""
     unit: Unit
 
 
@@ -57,7 +59,7 @@ def names_of(request: HttpRequest, api: str, asked: dict[str, Any], project_id: 
     of_session = hashlib.sha256(f"{project_id}\0{session}".encode()).hexdigest()[:32] if session else ""
     trace = stated or of_session or call
     span = parent["span"] if parent and parent["trace"] == trace else ""
-    return CallNames(call, session, trace, span, follows, unit)
+    return CallNames(call, session, trace, span, follows, api == "responses", unit)
 
 
 def header(request: HttpRequest, name: str) -> str:

@@ -26,10 +26,12 @@ from flywheel.trajectories.ingest.gateway import (
     attempt_calls,
     routing,
     server_calls,
-    shadow_copies,
     upstream_connection,
     version_defaults,
 )
+from flywheel.trajectories.ingest.gateway.arms import arm_choice, shadow_copies
+from flywheel.trajectories.ingest.gateway.arms.answer_names import AnswerName
+from flywheel.trajectories.ingest.gateway.arms.arm_choice import Misguessed, Way
 from flywheel.trajectories.ingest.gateway.call_names import CallNames, header, names_of
 from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.ingest.gateway.recorder import recorder
@@ -121,7 +123,25 @@ def _model_call(request: HttpRequest, api: str) -> HttpResponseBase:
     is_of_attempt = is_attempts(token)
     found = attempt_calls.route(token, asked["model"]) if is_of_attempt else routing.route(request, asked["model"])
     names = names_of(request, api, asked, found.project_id)
-    route = routing.chosen(found, names.unit, names.trace) if isinstance(found, Fork) else found
+    way = arm_choice.way_of(found, names, asked) if isinstance(found, Fork) else Way(found)
+    begin = functools.partial(_begin, request, api, names, asked, body, started)
+    try:
+        return begin(way)
+    except Misguessed as wrong:
+        return begin(wrong.way)
+
+
+def _begin(
+    request: HttpRequest,
+    api: str,
+    names: CallNames,
+    asked: dict[str, Any],
+    body: bytes,
+    started: float,
+    way: Way,
+) -> HttpResponseBase:
+    """The answer on its way, with who gives it. Raises Misguessed where another route is the right one."""
+    route = way.route
     head = _head(request, api, route, names, asked, started)
     shadow = route.shadow if _is_wanted(request) else None
     copy = (
@@ -129,18 +149,20 @@ def _model_call(request: HttpRequest, api: str) -> HttpResponseBase:
         if (shadow is not None)
         else None
     )
-    return _with(route.headers, _refusing(lambda: _send_on(request, route, head, asked, body, copy)))
+    return _with(route.headers, _refusing(lambda: _send_on(request, way, head, asked, body, copy)))
 
 
 def _send_on(
     request: HttpRequest,
-    route: Route,
+    way: Way,
     head: dict[str, Any],
     asked: dict[str, Any],
     body: bytes,
     copy: shadow_copies.Call | None,
 ) -> HttpResponseBase:
-    """Ask the route's server; `copy` is handed over after the last byte. Raises what `_refusing` tells the caller."""
+    """Ask the route's server; `copy` is handed over after the last byte. Raises what `_refusing` tells the caller, and
+    Misguessed."""
+    route = way.route
     route.key()  # or there is nothing to begin
     sent = body_for(head["api"], route, asked, body)
     if not slots.take():
@@ -150,16 +172,18 @@ def _send_on(
             type="server_error",
             code="gateway_busy",
         )
-    journal, is_handed_on = None, False
+    journal, reply, is_handed_on = None, None, False
     try:
         if route.attempt:
             attempt_calls.begin(route)
         is_recorded = bool(route.attempt) or _is_wanted(request)
         journal = Journal.begin(head, sent) if is_recorded else Journal()
         headers = upstream_connection.passed_on(request.headers)
-        reply, passed = server_calls.ask(head["api"], route, headers, sent, journal)
+        with way.confirmed():
+            reply, passed = server_calls.ask(head["api"], route, headers, sent, journal)
         after = functools.partial(shadow_copies.offer, copy, slots) if copy else None
-        relay = Relay(reply, journal, _finish, after)
+        look = AnswerName(way.keep_name).look if way.keep_name else None
+        relay = Relay(reply, journal, _finish, after, look)
         response = StreamingHttpResponse(relay, status=reply.status, reason=reply.reason)
         for name, value in passed.items():
             response[name] = value
@@ -175,9 +199,16 @@ def _send_on(
         reason = server_calls.out_of_reach(route, error, journal)
         code = "upstream_timeout" if error.status == 504 else "upstream_unreachable"
         raise Refused(error.status, reason, type="server_error", code=code) from None
+    except Misguessed:
+        assert journal is not None
+        journal.done()
+        journal = None
+        raise
     finally:
         if not is_handed_on:
             slots.give_back()
+            if reply is not None:
+                reply.close()
             if journal is not None:
                 journal.end({"how": "failed", "error": "the gateway itself failed; its log says why"})
                 recorder.put(journal)

@@ -40,7 +40,8 @@ class Relay:
 
         `done(journal)` is called once, after the last piece: at the end of the answer, when the upstream breaks off, or
         when the caller goes away. An answer that breaks off ends in a reset connection for the caller too: a proper end
-    would say that it was complete. `after()` is called once the server has sent all of a complete answer.
+    would say that it was complete. `after()` is called once the server has sent all of a complete answer, and
+    `look(piece)` before a piece goes on.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class Relay:
         journal: Journal,
         done: Callable[[Journal], None],
         after: Callable[[], None] | None = None,
+        look: Callable[[bytes], None] | None = None,
     ) -> None:
-        self.reply, self.journal, self._done, self._after = reply, journal, done, after
+        self.reply, self.journal, self._done, self._after, self._look = reply, journal, done, after, look
         self.length = upstream_connection.length_of(reply)
         self.passed = 0
         self._is_over = False
@@ -75,6 +77,8 @@ class Relay:
         self.passed += len(piece)
         if self.passed > ANSWER_MAX:
             raise self._broken(f"cut off: the answer is longer than {ANSWER_MAX >> 20} MiB")
+        if self._look is not None:
+            self._look(piece)
         is_last = self.passed == self.length
         self.journal.write(CHUNK, piece, hold=is_last)
         if is_last:

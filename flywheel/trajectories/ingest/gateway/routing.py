@@ -4,7 +4,7 @@
 nothing: its system prompt, tools and sampling. So a promotion takes effect with the next call. `model: "agent"` does
 the same where such an agent has a live version that a server answers for; every other model is the upstream's.
 
-While a split of the agent holds there are two ways, one for each arm, and `chosen` takes the one of the call's unit.
+While a split of the agent holds there are two ways, one for each arm, of which `arms.arm_choice` takes the call's.
 
 What was found is remembered, and for five seconds a call does not wait for the database: it goes the known way, and
 another thread looks whether that still holds. So a revoked key is refused, and a promotion takes effect, within five
@@ -32,8 +32,7 @@ from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
 from flywheel.accounts.project_settings.server_addresses import KEY_NAME, host_of, key_of
 from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.splits import open_splits
-from flywheel.agents.splits.assignment import Arm, Unit
-from flywheel.agents.splits.met_units import met_units
+from flywheel.agents.splits.assignment import Arm
 from flywheel.agents.splits.open_splits import OpenSplit
 from flywheel.agents.weights import chosen_bases, served_weights
 from flywheel.core.network.key_hosts import VLLM_KEY
@@ -178,26 +177,6 @@ def route(request: HttpRequest, model: str) -> Route | Fork:
     return _look_up(name, token, model)
 
 
-def chosen(fork: Fork, unit: Unit, trace_id: str) -> Route:
-    """The way of this unit's arm; that of the live version where the split does not hold any more. `trace_id` is of its
-    call. Raises django.db.Error for what is wrong with the call."""
-    if not fork.split.is_held:
-        return fork.otherwise
-    if fork.split.row.share == 0:  # nobody meets an arm
-        return fork.live
-    is_candidate = met_units.recall(fork.split, unit)
-    if is_candidate is None:
-        try:
-            is_candidate = met_units.meet(fork.split, unit, trace_id=trace_id)
-        except AWAY:
-            _lose_database()
-        finally:
-            give_back_connection()
-    if is_candidate is None:
-        return fork.otherwise
-    return fork.candidate if is_candidate else fork.live
-
-
 def _is_trusted(known: Route | Fork, age_s: float) -> bool:
     if isinstance(known, Fork):
         return age_s < min(SPLIT_TRUSTED_S, TRUSTED_S) and known.split.is_held
@@ -208,7 +187,8 @@ def _without_split(known: Route | Fork) -> Route:
     return known.otherwise if isinstance(known, Fork) else known
 
 
-def _lose_database() -> None:
+def lose_database() -> None:
+    """It cannot be asked: for a while calls with a remembered route do not wait for it."""
     global _away_until
     _away_until = time.monotonic() + DATABASE_AWAY_S
 
@@ -228,7 +208,7 @@ def _look_up(name: str, token: str, model: str) -> Route | Fork:
             _known.pop(name, None)
         raise
     except AWAY:
-        _lose_database()
+        lose_database()
         known, age_s = _remembered(name)
         if known and age_s < REMEMBERED_S:
             log.warning("the database is away; a gateway call goes the way that its key went before")

@@ -1,6 +1,7 @@
 """A gateway before a server of the test's own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,20 @@ from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.ingest.gateway import routing
 from flywheel.trajectories.ingest.gateway import upstream_connection as connections
+from flywheel.trajectories.ingest.gateway.arms import arm_choice
 from flywheel.trajectories.ingest.gateway.journals import journal as journals
 from flywheel.trajectories.ingest.gateway.journals.journal import Journal
+from flywheel.trajectories.ingest.gateway.routing import Route
 from tests.conftest import Cast
 from tests.trajectories.ingest.gateway.calls import Headers
 from tests.trajectories.ingest.upstream import Upstream, serve
+
+
+def at_once(meet: Callable[[], Route]) -> Future[Route]:
+    """A unit meets its arm on the test's own thread and connection."""
+    met: Future[Route] = Future()
+    met.set_result(meet())
+    return met
 
 
 @pytest.fixture
@@ -40,6 +50,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> 
     monkeypatch.setattr(routing, "_known", type(routing._known)())
     monkeypatch.setattr(routing, "_away_until", 0.0)
     monkeypatch.setattr(routing, "TRUSTED_S", 0.0)
+    monkeypatch.setattr(arm_choice, "submit", at_once)
     monkeypatch.setattr(journals, "YOUNG_S", 0.0)
     return put
 

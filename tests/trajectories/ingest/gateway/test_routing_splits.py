@@ -18,6 +18,7 @@ from flywheel.agents.splits.met_units import MetUnits
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.trajectories.ingest.gateway import openai_endpoints, routing
 from flywheel.trajectories.ingest.gateway import recorder as recording
+from flywheel.trajectories.ingest.gateway.arms import arm_choice
 from flywheel.trajectories.ingest.gateway.relay import Slots
 from flywheel.trajectories.models import Step, Trajectory
 from tests.agents.splits.splitting import renew, split_of
@@ -41,7 +42,7 @@ MODEL = "assistant@live"
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has met nobody, beside a judge whose leases outlast a slow machine."""
-    monkeypatch.setattr(routing, "met_units", MetUnits())
+    monkeypatch.setattr(arm_choice, "met_units", MetUnits())
     monkeypatch.setattr(open_splits, "LEASE_S", 600.0)
 
 
@@ -90,7 +91,7 @@ def test_sessions_are_split_and_each_keeps_its_arm(
 ) -> None:
     first = {name: arm(client, gate, upstream, name) for name in map(str, range(20))}
     assert set(first.values()) == {"live", "candidate"}
-    monkeypatch.setattr(routing, "met_units", MetUnits())  # another process, or this one after a restart
+    monkeypatch.setattr(arm_choice, "met_units", MetUnits())  # another process, or this one after a restart
     all_share(split)
     assert {name: arm(client, gate, upstream, name) for name in first} == first
     assert arm(client, gate, upstream, "new") == "candidate"

@@ -7,8 +7,9 @@ from django.test import Client
 
 from flywheel.agents.models import Shadow, ShadowCopy, Split
 from flywheel.agents.splits import open_splits
-from flywheel.trajectories.ingest.gateway import openai_endpoints, shadow_copies
+from flywheel.trajectories.ingest.gateway import openai_endpoints
 from flywheel.trajectories.ingest.gateway import recorder as recording
+from flywheel.trajectories.ingest.gateway.arms import shadow_copies
 from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.ingest.gateway.relay import Slots
 from flywheel.trajectories.models import Trajectory
