@@ -26,7 +26,7 @@ from flywheel.core.traces import tooling
 from flywheel.promotions.models import Promotion
 from workers.engines.process_engine import ProcessEngine
 from workers.engines.streamed_answers import Call, Heard
-from workers.policies.small_weights.chat_completions import Asked, Refused
+from workers.policies.small_weights.served_calls import Asked, Refused
 
 log = logging.getLogger(__name__)
 

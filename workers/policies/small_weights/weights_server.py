@@ -10,17 +10,20 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from django.db import Error
 
-from flywheel.core.envs.policy_rollouts import UNASKED, ChatResponse
+from flywheel.core.envs.policy_rollouts import UNASKED
 from flywheel.core.network.json_server import JsonHandler, JsonServer
 from workers.policies.small_weights import chat_completions
-from workers.policies.small_weights.chat_completions import Asked, Refused
+from workers.policies.small_weights.served_calls import Asked, Pieces, Refused
 from workers.policies.small_weights.served_versions import RETRY_AFTER_S, ServedVersion, ServedVersions, Waiter, away
 
+READ: dict[str, Callable[[Any], Asked]] = {"/v1/chat/completions": chat_completions.read}
+"""By the path at which a call is made."""
 BODY_MAX = 20 * 2**20
 LOAD_S = 20.0
 """How long a request waits for its version to be loaded; then it is told to come again."""
@@ -68,9 +71,10 @@ class Handler(JsonHandler):
             return
         try:
             body = self._body()
-            if self.path.partition("?")[0] != "/v1/chat/completions":
-                raise Refused(404, f"these weights are asked at /v1/chat/completions alone, not at {self.path[:200]!r}")
-            self._answer(chat_completions.read(body))
+            read = READ.get(self.path.partition("?")[0])
+            if read is None:
+                raise Refused(404, f"these weights are asked at {' or '.join(READ)}, not at {self.path[:200]!r}")
+            self._answer(read(body))
         except Refused as refused:
             self._refuse(refused)
         except Left:
@@ -107,17 +111,17 @@ class Handler(JsonHandler):
         """Raises Refused, before anything is sent, and Left."""
         served, waiter = self.server.versions.ask(asked)
         try:
-            pieces = self._pieces(served, waiter)
+            pieces = self._pieces(asked, served, waiter)
             if asked.is_streamed:
                 self._stream(asked, pieces)
                 return
             (answer,) = [answer for _, answer in pieces if answer is not None]
-            self._send(200, chat_completions.whole(asked, answer))
+            self._send(200, asked.whole(answer))
         finally:
             served.leave(waiter)
 
-    def _pieces(self, served: ServedVersion, waiter: Waiter) -> Iterator[tuple[str, ChatResponse | None]]:
-        """Yield the answer's words as they come, and the answer itself with the last. Raises Refused and Left."""
+    def _pieces(self, asked: Asked, served: ServedVersion, waiter: Waiter) -> Pieces:
+        """Raises Refused and Left."""
         since, answer = time.monotonic(), None
         while answer is None:
             try:
@@ -134,7 +138,7 @@ class Handler(JsonHandler):
             if answer is not None:
                 if answer.error == UNASKED:
                     raise away(f"{served.version} was let go; ask again")
-                if refused := chat_completions.refusal_of(answer):
+                if refused := asked.refusal_of(answer):
                     raise refused
             yield heard.text, answer
 
@@ -145,34 +149,21 @@ class Handler(JsonHandler):
         except OSError:
             return True
 
-    def _stream(self, asked: Asked, pieces: Iterator[tuple[str, ChatResponse | None]]) -> None:
+    def _stream(self, asked: Asked, pieces: Pieces) -> None:
         """Raises Refused for what can be refused before it begins; what goes wrong later is the stream's last event,
         and the stream has no proper end."""
-        text, answer = next(pieces)
+        first = next(pieces)
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Cache-Control", "no-cache")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        usage = {"usage": None} if asked.has_usage else {}
         try:
-            self._event(chat_completions.opening(asked) | usage)
-            while True:
-                if text:
-                    self._event(chat_completions.more(asked, text) | usage)
-                if answer is not None:
-                    break
-                text, answer = next(pieces)
-            for piece in chat_completions.ending(asked, answer):
-                self._event(piece)
-            self._chunk(b"data: [DONE]\n\n")
+            for event in asked.events(chain([first], pieces)):
+                self._chunk(event)
             self.wfile.write(b"0\r\n\r\n")
-        except Refused as refused:
+        except Refused:
             self.close_connection = True
-            self._event(refused.body())
-
-    def _event(self, value: dict[str, Any]) -> None:
-        self._chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
 
     def _chunk(self, content: bytes) -> None:
         self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")

@@ -6,7 +6,8 @@ import pytest
 
 from flywheel.core.envs.policy_rollouts import Sampling
 from flywheel.core.traces import Message, ToolCall
-from workers.policies.small_weights.chat_completions import Refused, read
+from workers.policies.small_weights.chat_completions import read
+from workers.policies.small_weights.served_calls import Refused
 
 HI = {"role": "user", "content": "Hi"}
 ASK: dict[str, Any] = {"model": "m", "messages": [HI]}

@@ -19,7 +19,8 @@ from tests.conftest import Build
 from tests.waiting import PATIENCE_S, wait_for
 from tests.workers.policies.small_weights.conftest import Engine
 from workers.policies.small_weights import served_versions
-from workers.policies.small_weights.chat_completions import Asked, Refused
+from workers.policies.small_weights.chat_completions import ChatCompletion
+from workers.policies.small_weights.served_calls import Refused
 from workers.policies.small_weights.served_versions import ServedVersions
 from workers.reference.build import POLICY
 
@@ -41,7 +42,7 @@ def versions() -> Iterator[ServedVersions]:
 
 def ask(versions: ServedVersions, version: Version, max_tokens: int = 8) -> None:
     request = ChatRequest((Message("user", "Hi"),), Sampling(1.0, 1.0, max_tokens), 1)
-    _, waiter = versions.ask(Asked(served_weights.name_of(version), request))
+    _, waiter = versions.ask(ChatCompletion(served_weights.name_of(version), request))
     heard = waiter.heard.get(timeout=PATIENCE_S)
     if isinstance(heard, Refused):
         raise heard
