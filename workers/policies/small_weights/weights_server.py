@@ -1,4 +1,5 @@
-"""The HTTP side of small weights that are served here: `POST /v1/chat/completions`, `GET /v1/models`, `GET /health`.
+"""The HTTP side of small weights that are served here: `POST /v1/chat/completions` and `/v1/responses`,
+`GET /v1/models`, `GET /health`.
 
 Nothing that is logged holds what was asked or answered.
 """
@@ -18,11 +19,14 @@ from django.db import Error
 
 from flywheel.core.envs.policy_rollouts import UNASKED
 from flywheel.core.network.json_server import JsonHandler, JsonServer
-from workers.policies.small_weights import chat_completions
+from workers.policies.small_weights import chat_completions, responses
 from workers.policies.small_weights.served_calls import Asked, Pieces, Refused
 from workers.policies.small_weights.served_versions import RETRY_AFTER_S, ServedVersion, ServedVersions, Waiter, away
 
-READ: dict[str, Callable[[Any], Asked]] = {"/v1/chat/completions": chat_completions.read}
+READ: dict[str, Callable[[Any], Asked]] = {
+    "/v1/chat/completions": chat_completions.read,
+    "/v1/responses": responses.read,
+}
 """By the path at which a call is made."""
 BODY_MAX = 20 * 2**20
 LOAD_S = 20.0
