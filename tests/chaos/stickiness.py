@@ -128,7 +128,7 @@ def _result(
     for share, cohort in zip(SHARES, cohorts, strict=True):
         met = sum("candidate" in kept[name] for name in cohort)
         low, high = binom.interval(LEVEL, len(cohort), share / 10_000)
-        rows.append({"share": share / 10_000, "sessions": len(cohort), "candidate": met, "interval": [low, high]})
+        rows.append({"share": share / 10_000, "sessions": len(cohort), "candidate": met, "interval": [float(low), float(high)]})
     return {
         "sessions": len(kept),
         "calls": sessions.calls,
