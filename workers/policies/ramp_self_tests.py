@@ -80,12 +80,19 @@ def make(ramps: Sequence[Ramp]) -> None:
 
 def _arm(ramp: Ramp, arm: str) -> Row:
     version: Version = getattr(ramp.split, arm)
-    if self_tests.why_not(version):
+    cannot_be_asked = bool(self_tests.why_not(version))
+    if cannot_be_asked and self_tests.needs_no_way(ramp):
         return self_tests.untested(ramp, arm)
     try:
         agent = ramp.split.agent
-        found = _tested(ramp, version, _patiently(lambda: routing.way_to(ramp.split, version, agent, agent.served)))
-    except (NoRoute, EngineError, *loaded_adapters.CANNOT) as error:
+        way = _patiently(lambda: routing.way_to(ramp.split, version, agent, agent.served))
+        if cannot_be_asked:
+            return self_tests.untested(ramp, arm)
+        found = _tested(ramp, version, way)
+    except NoRoute as error:
+        why = f"the gateway cannot send the {arm} arm any call, so nothing is compared: {error}"
+        found = Found(Verdict.FAILED, f"{why[:1000]}; mend that, then go on")
+    except (EngineError, *loaded_adapters.CANNOT) as error:
         found = Found(Verdict.FAILED, str(error)[:1000])
     return self_tests.row_of(ramp, arm, found.verdict, found.words, found.evidence)
 
@@ -288,13 +295,12 @@ def _vllm(version: Version, way: Route) -> VllmEngine:
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """The result of asking, though the server is being started. Raises EngineError and NoRoute."""
+    """The result of asking, though the server is being started or its key replaced. Raises EngineError and NoRoute."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
             return ask()
-        except (EngineError, NoRoute) as error:
-            is_lost = isinstance(error, NoRoute) and error.code != "version_loading"
-            if is_lost or time.monotonic() > until:
+        except (EngineError, NoRoute):
+            if time.monotonic() > until:
                 raise
             time.sleep(PAUSE_S)

@@ -2,7 +2,7 @@
 
 It is asked before each stage, and every ten minutes while a ramp is under way. The judge waits for the answer, which
 `workers.policies.ramp_self_tests` finds, and never for a server. A self-test that fails holds the ramp. What cannot be
-asked, such as a hosted model, is said to be not tested; it holds nothing.
+asked, such as a hosted model, is said to be not tested; it holds nothing, unless the gateway cannot send it calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,21 +17,25 @@ from flywheel.agents.version_content import TRANSFORMERS
 from flywheel.edge.refusals import Stale
 from flywheel.promotions.models import Ramp, SelfTest
 from flywheel.promotions.ramps import ramp_moves
+from flywheel.trajectories.ingest.gateway import routing
 
 EVERY = timedelta(minutes=10)
+EVERY_WITHOUT_WAY = timedelta(minutes=1)
+"""The same of a ramp one of whose arms the gateway cannot send calls to, until that holds it."""
 TRIES: Final = 5
 Verdict = SelfTest.Verdict
 
 
 def due() -> list[Ramp]:
-    """The ramps whose self-test the judge waits for, or which had none for ten minutes or since a person moved them."""
+    """The ramps whose self-test the judge waits for, which had none for ten minutes or since a person moved them, or
+    which compare nothing at the moment, since an arm gets no calls."""
     rows = Ramp.objects.filter(state__in=Ramp.OPEN).order_by("pk").select_related(
         *(f"split__{arm}__{part}" for arm in ("live", "candidate") for part in ("agent", "weights", "adapter")),
         "split__agent__project",
         "candidate__version_eval__task_set",
         "approved_by",
     )  # fmt: skip
-    return [ramp for ramp in rows if _can_be_tested(ramp) and _is_due(ramp)]
+    return [ramp for ramp in rows if (_can_be_tested(ramp) and _is_due(ramp)) or _has_no_way(ramp)]
 
 
 def is_awaited(ramp: Ramp) -> bool:
@@ -59,6 +63,14 @@ def why_not(version: Version) -> str:
     if version.endpoint.get("kind") != TRANSFORMERS:
         return "not tested: it is asked at its own endpoint, and no weights of it are stored here"
     return "" if version.weights_id else "not tested: no weights of it are stored here"
+
+
+def needs_no_way(ramp: Ramp) -> bool:
+    """Whether its calls do not pass through the gateway: a program calls its model itself, and asks which version."""
+    if any(one.is_program and not one.endpoint.get("base_url") for one in (ramp.split.live, ramp.split.candidate)):
+        return True
+    units = ramp.split.units
+    return units.filter(is_assigned=True).exists() and not units.filter(is_assigned=False).exists()
 
 
 def untested(ramp: Ramp, arm: str) -> dict[str, Any]:
@@ -95,6 +107,15 @@ def _is_due(ramp: Ramp) -> bool:
     moved = ramp.changes.exclude(by=None).aggregate(last=Max("at"))["last"] or ramp.created_at
     since = max(timezone.now() - EVERY, ramp.test_wanted_at or moved, moved)
     return not ramp.self_tests.filter(at__gte=since).exists()
+
+
+def _has_no_way(ramp: Ramp) -> bool:
+    """Whether it goes on though the gateway sends everybody to the live version, and that is not tested yet."""
+    if ramp.state not in (Ramp.State.SHADOW, Ramp.State.RUNNING):
+        return False
+    if ramp.self_tests.filter(at__gte=timezone.now() - EVERY_WITHOUT_WAY).exists():
+        return False
+    return bool(routing.problem_of(ramp.split)) and not needs_no_way(ramp)
 
 
 def _hold(pk: int, words: str) -> None:

@@ -1,19 +1,23 @@
 """The self-tests of ramps; own weights and servers are fakes that answer with words for their version."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Notice, User
+from flywheel.accounts.models.provider_keys import ProviderKey
+from flywheel.accounts.project_settings import provider_keys
 from flywheel.agents import artifacts
-from flywheel.agents.models import Agent, Split, Version
+from flywheel.agents.models import Agent, Split, SplitUnit, Version
 from flywheel.agents.models import Shadow as ShadowBudget
 from flywheel.agents.weights import served_weights
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
@@ -303,3 +307,115 @@ def test_versions_without_weights_here_are_said_to_be_not_tested_and_hold_nothin
     assert (test.verdict, {row["verdict"] for row in test.arms}) == ("not_tested", {"not_tested"})
     assert "not tested: it is asked at its own endpoint" in test.words
     assert self_tests.due() == []
+
+
+ADDRESS = "https://models.internal/v1"
+
+
+@pytest.fixture
+def key(cast: Cast) -> ProviderKey:
+    """The key for the server of hosted versions."""
+    return entered(cast)
+
+
+def entered(cast: Cast) -> ProviderKey:
+    return provider_keys.enter(
+        project=cast.project, actor=Actor(cast.admin), name="DESK_API_KEY", base_url=ADDRESS, secret="s"
+    )
+
+
+def with_keys(build: Build, *keys: str, state: str = "running") -> Ramp:
+    """A ramp of hosted versions which want these keys, as the judge has begun it, with a shadow or without."""
+    agent = build.agent("desk")
+    hosted = {"kind": "openai", "base_url": ADDRESS, "model": "m"}
+    first, second = (
+        build.version(agent, system_prompt=f"{place}", endpoint=hosted | ({"api_key_env": name} if name else {}))
+        for place, name in enumerate(keys)
+    )
+    ramp = released(build, first, second)
+    if state == "shadow":
+        Ramp.objects.filter(pk=ramp.pk).update(plan=replace(PLAN, shadow=Shadow()).to_json(), stage=Ramp.SHADOWED)
+        ShadowBudget.objects.create(split=ramp.split, calls=1)
+    ramp = looked(ramp)
+    assert ramp.state == state
+    return ramp
+
+
+def a_minute_later(ramp: Ramp) -> Ramp:
+    SelfTest.objects.update(at=F("at") - timedelta(seconds=61))
+    return after_a_self_test(ramp)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", ["shadow", "running"])
+@pytest.mark.parametrize("arm", ["live", "candidate"])
+@pytest.mark.usefixtures("arms")
+def test_a_ramp_whose_arm_the_gateway_can_send_nothing_is_held_within_minutes_with_what_to_do(
+    build: Build, key: ProviderKey, cast: Cast, state: str, arm: str, sign_in: Callable[[User], Client]
+) -> None:
+    ramp = with_keys(build, *("DESK_API_KEY" if one == arm else "" for one in ("live", "candidate")), state=state)
+    assert self_tests.due() == []
+    provider_keys.remove(key=key, actor=Actor(cast.admin))
+    assert after_a_self_test(ramp).state == state, "a key may be replaced"
+    ramp = a_minute_later(ramp)
+    assert ramp.state == "holding"
+    version = getattr(ramp.split, arm)
+    words = f"{version}: the gateway cannot send the {arm} arm any call, so nothing is compared: DESK_API_KEY"
+    change = ramp.changes.first()
+    assert change is not None
+    assert words in change.reason
+    assert "An admin enters the key under Settings › Models" in ramp.finding["words"]
+    assert Notice.objects.filter(text__contains=words).exists()
+    page = sign_in(cast.viewer).get(reverse("promotions:ramp", args=["acme", ramp.pk])).content.decode()
+    assert page.count("DESK_API_KEY") >= 3, "the reason, the gateway's way at the moment, and the test"
+
+    ramp = a_minute_later(ramp)
+    assert SelfTest.objects.filter(verdict="failed").count() == 1, "it is on hold, and says why once"
+    entered(cast)
+    ramp_moves.go_on(ramp=ramp, actor=Actor(cast.approver), reason="mended", generation=ramp.generation)
+    assert a_minute_later(ramp).state == state
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("arms")
+def test_a_hosted_arm_beside_one_with_weights_here_is_asked_for_its_way_before_the_first_stage(build: Build) -> None:
+    live = adapted(build, None)
+    hosted = {"kind": "openai", "base_url": ADDRESS, "model": "m", "api_key_env": "DESK_API_KEY"}
+    ramp = released(build, live, build.version(live.agent, endpoint=hosted))
+    looked(ramp)
+    assert after_a_self_test(ramp).state == "holding"
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("arms")
+def test_a_way_that_is_there_again_within_a_minute_holds_nothing(
+    build: Build, key: ProviderKey, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ramp = with_keys(build, "", "DESK_API_KEY")
+    provider_keys.remove(key=key, actor=Actor(cast.admin))
+    monkeypatch.setattr(ramp_self_tests, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(time, "sleep", lambda _: entered(cast))
+    assert a_minute_later(ramp).state == "running"
+    assert set(SelfTest.objects.values_list("verdict", flat=True)) == {"not_tested"}
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("arms")
+@pytest.mark.parametrize("calls", ["the gateway's", "its own"])
+def test_a_program_that_calls_its_model_itself_needs_no_way_through_the_gateway(build: Build, calls: str) -> None:
+    ramp = with_keys(build, "", "DESK_API_KEY")
+    unit = {"split": ramp.split, "kind": "session", "is_candidate": True, "share": 2500, "met_at": timezone.now()}
+    SplitUnit.objects.create(name="s", is_assigned=True, **unit)
+    if calls == "the gateway's":
+        SplitUnit.objects.create(name="t", **unit)
+    assert a_minute_later(ramp).state == ("holding" if calls == "the gateway's" else "running")
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("arms")
+def test_a_program_whose_server_is_not_known_here_needs_no_way(build: Build) -> None:
+    agent = build.agent("desk")
+    first, second = (
+        build.version(agent, system_prompt=name, endpoint={"kind": "program", "code": "c"}) for name in "mn"
+    )
+    assert a_minute_later(looked(released(build, first, second))).state == "running"
