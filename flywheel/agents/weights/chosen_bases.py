@@ -68,7 +68,7 @@ def too_large(version: Version) -> str:
     return (
         f"the base of {version} takes about {needed / 2**30:.1f} GB of memory on vLLM, and this machine allows "
         f"{allowed / 2**30:.1f} GB (FLYWHEEL_MODEL_MEMORY). Serve it on a larger one with "
-        f"make serve VERSION={version}, and set FLYWHEEL_VLLM_URL to its address"
+        f"make serve VERSION={version}, and set FLYWHEEL_VLLM_URL to its address, in place of FLYWHEEL_SERVE"
     )
 
 

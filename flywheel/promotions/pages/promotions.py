@@ -36,6 +36,7 @@ from flywheel.promotions.pages.ramp_context import earlier_ramp, open_ramps, ram
 from flywheel.promotions.pages.ramp_pages.ramp_forms import CELLS, PlanForm
 from flywheel.promotions.ramps.ramp_moves import begin
 from flywheel.promotions.ramps.ramp_proposals import live_traffic, proposed_plan
+from flywheel.system import env
 
 LOG_SHOWN = 50
 RAMPS_SHOWN = 5
@@ -167,7 +168,8 @@ def roll_back(request: PageRequest, agent: str) -> HttpResponse:
     move = roll_back_to(agent=row, to=to, actor=request.actor, **form.cleaned_data)
     messages.success(request, f"{to} is live again.")
     if move.unserved:
-        messages.warning(request, f"But {move.unserved}. Restart it (make serve) to serve the live version.")
+        by = "by choosing its base again under Evals › vLLM server" if env.serve() else "make serve"
+        messages.warning(request, f"But {move.unserved}. Restart it ({by}) to serve the live version.")
     return redirect("promotions:index", request.project.slug)
 
 

@@ -12,6 +12,7 @@ from flywheel.core.evidence.gate.decision import LIMITS
 from flywheel.evals.models import EvalRun
 from flywheel.failures.buckets.bucket_lifecycle import close
 from flywheel.failures.labels.decisions import decide
+from flywheel.promotions.live_version import promote
 from flywheel.promotions.models import Candidate, Promotion
 from tests.conftest import Build, Cast
 from tests.pages import page_of
@@ -79,6 +80,25 @@ def test_approving_and_rolling_back_by_click(candidate: Candidate, cast: Cast, s
     page = client.get(reverse("promotions:index", args=["acme"])).content.decode()
     assert f"Make version {candidate.version.number} live again" in page, "which is newer, so nothing is rolled back"
     assert "no reason yet" not in client.get(reverse("promotions:index", args=["acme"])).content.decode()
+
+
+@pytest.mark.parametrize(("serve", "said"), [("", "make serve"), ("vllm", "Evals › vLLM server")])
+def test_a_rollback_that_no_server_takes_says_how_to_restart_it(
+    candidate: Candidate, cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch, serve: str, said: str
+) -> None:
+    promote(candidate=candidate, actor=Actor(cast.approver), reason="x", generation=candidate.agent.generation)
+    Agent.objects.update(served="a-name")
+    monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("FLYWHEEL_SERVE", serve)
+    data = {
+        "generation": candidate.agent.generation + 1,
+        "version": candidate.baseline.number,
+        "reason": "x",
+    }
+    asked = reverse("promotions:roll_back", args=["acme", candidate.agent.name])
+    page = page_of(sign_in(cast.approver).post(asked, data, follow=True))
+    assert f"{candidate.baseline} is live again" in page
+    assert said in page.partition("Restart it")[2].partition(" to serve the live version")[0]
 
 
 def test_the_reason_of_a_rollback_may_follow_and_is_marked_until_it_does(

@@ -38,6 +38,7 @@ from flywheel.agents.weights import chosen_bases, served_weights
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.traces import openai_messages
 from flywheel.core.traces.call_prices import Price
+from flywheel.system import env
 
 log = logging.getLogger(__name__)
 
@@ -404,13 +405,26 @@ def _unserved(version: Version, headers: dict[str, str]) -> NoRoute:
     else:
         why = f"it has {size:,} bytes of weights, and FLYWHEEL_SERVED_MB has Flywheel answer with {limit:,} at most"
     return NoRoute(
-        f"no server answers for {version}: {why}. Serve them with vLLM (make serve VERSION={version}, "
-        "and FLYWHEEL_VLLM_URL for web and workers), or make a version with the endpoint "
-        '{"kind": "openai", "base_url", "model"}, evaluate it and promote it',
+        f"no server answers for {version}: {why}. {_by_vllm(version)}A version with the endpoint "
+        '{"kind": "openai", "base_url", "model"} needs no weights here: make one, evaluate it and promote it',
         code="version_loading" if is_starting else "version_not_served",
         status=503 if is_starting else 400,
         headers=headers,
     )
+
+
+def _by_vllm(version: Version) -> str:
+    """Say what it would take for vLLM to answer with a version's weights; empty where it cannot."""
+    if not env.serve():
+        return f"Serve them with vLLM (make serve VERSION={version}, and FLYWHEEL_VLLM_URL for web and workers). "
+    if not served_weights.size_of(version):
+        return ""
+    if chosen_bases.server_with(version):
+        return (
+            f"The vLLM server that was started with its base has not loaded {version}: Evals › vLLM server says how it "
+            "is, and choosing its base there again starts it anew, with what is live. "
+        )
+    return f"Have an admin choose {version} under Evals › vLLM server, which starts vLLM with its base. "
 
 
 def defaults_of(version: Version) -> dict[str, Any]:

@@ -8,9 +8,10 @@ import pytest
 from django.db import OperationalError
 from django.test import Client
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey
 from flywheel.agents.models import Artifact
-from flywheel.agents.weights import served_weights
+from flywheel.agents.weights import chosen_bases, served_weights
 from flywheel.agents.weights.served_weights import Address
 from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.ingest.gateway import routing
@@ -82,6 +83,39 @@ def test_a_live_version_that_no_server_answers_for_says_how_to_serve_it(
     assert (answer.status_code, refusal(content)["code"]) == (400, "version_not_served")
     assert "vLLM" in refusal(content)["message"]
     assert ask(client, gate, model="assistant")[0].status_code == 200, "which is the upstream's then"
+
+
+@pytest.mark.parametrize(
+    ("has_weights", "is_chosen", "said"),
+    [
+        (True, False, "Have an admin choose assistant@1 under Evals › vLLM server"),
+        (True, True, "choosing its base there again starts it anew"),
+        (False, False, "no weights of it are stored here. A version with the endpoint"),
+    ],
+)
+def test_where_flywheel_keeps_vllm_itself_a_version_without_a_server_is_sent_to_the_page_of_it(
+    client: Client,
+    gate: Headers,
+    build: Build,
+    cast: Cast,
+    monkeypatch: pytest.MonkeyPatch,
+    has_weights: bool,
+    is_chosen: bool,
+    said: str,
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_SERVE", "vllm")
+    monkeypatch.setenv("FLYWHEEL_SERVED_MB", "0")
+    weights = Artifact.objects.create(digest="0" * 64, manifest={}, kind="model", size=2_000_000)
+    version = build.version(weights=weights if has_weights else None)
+    version.agent.live = version
+    version.agent.save()
+    if is_chosen:
+        chosen_bases.choose(version=version, actor=Actor(cast.admin))
+    answer, content = ask(client, gate, model="assistant@live")
+    assert (answer.status_code, refusal(content)["code"]) == (400, "version_not_served")
+    message = refusal(content)["message"]
+    assert said in message
+    assert ("make serve" in message, "vLLM" in message) == (False, has_weights)
 
 
 def test_small_weights_that_are_live_are_asked_in_the_process_that_serves_them(
