@@ -131,20 +131,26 @@ def shadowed(rates: Array, harms: Array, sessions_: int, seed: int) -> tuple[boo
     return found, naive
 
 
-def run_length(claims: Sequence[float], watches: int) -> tuple[float, float]:
+def run_length(claims: Sequence[float], watches: int, *, known: float = 0.0) -> tuple[float, float]:
     """Return the mean run length of so many watches of these claims whose truth lies exactly on each, in percent of
     what is promised. Naive: until a 95% interval of the last 200 sessions lies above a claim.
 
-    Signals are independent: where they come together, so do the alarms, and fewer watches alarm at all.
+    Signals are independent: where they come together, so do the alarms, and fewer watches alarm at all. With `known`,
+    that part of the sessions is known to be the version's answer, and each claim has a second sum of these alone.
     """
-    rng = np.random.default_rng([len(claims), 115])
+    rng = np.random.default_rng([len(claims), 115, *([round(100 * known)] if known else [])])
     rates = np.asarray(claims)
     kept, broken = np.stack([bet_factors(claim, np.array([0.0, 1.0])) for claim in claims], axis=-1)[:, :, None]
-    sums, total = np.zeros((len(ODDS), watches, rates.size)), 0
+    of_known = np.repeat([False, True], rates.size)[: rates.size * (2 if known else 1)]
+    sums, total = np.zeros((len(ODDS), watches, of_known.size)), 0
     for _ in range(WATCHED):
         total += sums.shape[1]
-        failed = rng.random(sums.shape[1:]) < rates
-        sums = add_session(sums, np.where(failed, broken, kept))
+        failed = rng.random((sums.shape[1], rates.size)) < rates
+        after = add_session(sums, np.tile(np.where(failed, broken, kept), of_known.size // rates.size))
+        if known:
+            is_reported = rng.random((sums.shape[1], 1)) >= known
+            after = np.where(of_known & is_reported, sums, after)
+        sums = after
         is_alarm = (sums.mean(axis=0) >= bound(rates.size)).any(axis=1)
         if is_alarm.any():
             sums = sums[:, ~is_alarm]
@@ -239,3 +245,7 @@ def watch_cells() -> Iterator[Cell | Batch]:
     }.items():
         yield Batch(f"ramp, watch, exactly at {name}: mean run length, % of {RUN_LENGTH:,.0f} sessions",
                     partial(run_length, claims), "at least 100%", 100, 10_000)  # fmt: skip
+    for known in (0.1, 0.5, 0.9):
+        yield Batch(f"ramp, watch, exactly at unsafe and errors, {known:.0%} known: mean run length of both sums, "
+                    f"% of {RUN_LENGTH:,.0f} sessions",
+                    partial(run_length, [UNSAFE, ERRORS], known=known), "at least 100%", 100, 10_000)  # fmt: skip
