@@ -241,6 +241,45 @@ def test_only_what_the_agent_did_in_production_counts(ramp: Ramp, met: Met) -> N
     assert parts(ramp)["failed"] == 0.0
 
 
+@pytest.mark.parametrize("arm", [True, False])
+@pytest.mark.parametrize("reported", ["", "live", "candidate"])
+def test_an_outcome_that_comes_with_the_programs_own_trace_counts_whichever_of_the_two_versions_it_reports(
+    ramp: Ramp, met: Met, build: Build, arm: bool, reported: str
+) -> None:
+    unit = met(arm, outcome=None)
+    beside(unit, ramp, build, version=getattr(ramp.split, reported, None))
+    assert final(ramp) == [], "the gateway's own trace waits for its outcome"
+    assert parts(ramp, after=4000)["failed"] == 1.0
+
+
+def test_a_trace_of_another_agent_says_nothing_of_an_arm(ramp: Ramp, met: Met, build: Build) -> None:
+    unit = met(True)
+    beside(unit, ramp, build, agent=build.agent("other"))
+    beside(unit, ramp, build, agent=build.agent("other"), outcome=None)
+    assert [(row.parts["failed"], row.trajectories) for row in final(ramp)] == [(0.0, 1)], "and is not waited for"
+
+
+def test_a_version_that_a_trace_merely_reports_decides_nothing(ramp: Ramp, met: Met, build: Build) -> None:
+    """A program may report the version that it was released with, whichever answers it today."""
+    unit, third = met(False), build.version(ramp.agent, system_prompt="A third")
+    beside(unit, ramp, build, version=third)
+    (row,) = final(ramp)
+    assert (row.mixed, row.parts["failed"], row.trajectories) == ("", 0.5, 2)
+
+
+def beside(unit: SplitUnit, ramp: Ramp, build: Build, **fields: Any) -> Trajectory:
+    """A trace of the same session that failed, which the gateway did not answer."""
+    at = unit.met_at
+    given: dict[str, Any] = {
+        "agent": ramp.agent,
+        "outcome": "failed",
+        "changed_at": at,
+        "detected_at": at,
+        "started_at": at,
+    }
+    return build.trajectory(session_id=unit.name, **given | fields)
+
+
 def test_a_session_that_waits_for_long_is_looked_at_less_often(ramp: Ramp, met: Met) -> None:
     fresh, old = met(True, outcome=None, ago=90), met(True, outcome=None, ago=3000)
     now = timezone.now()
