@@ -127,8 +127,8 @@ def _result(
     rows = []
     for share, cohort in zip(SHARES, cohorts, strict=True):
         met = sum("candidate" in kept[name] for name in cohort)
-        low, high = binom.interval(LEVEL, len(cohort), share / 10_000)
-        rows.append({"share": share / 10_000, "sessions": len(cohort), "candidate": met, "interval": [float(low), float(high)]})
+        within = [float(end) for end in binom.interval(LEVEL, len(cohort), share / 10_000)]
+        rows.append({"share": share / 10_000, "sessions": len(cohort), "candidate": met, "interval": within})
     return {
         "sessions": len(kept),
         "calls": sessions.calls,
