@@ -42,12 +42,12 @@ class Signal:
 SIGNALS: Final = {
     signal.key: signal
     for signal in (
-        Signal("failed", "failures", 0.02),
+        Signal("failed", "failures", 0.017),
         Signal("unsafe", "unsafe actions", 0.01),
         Signal("errors", "server errors and timeouts", 0.005),
         Signal("invalid", "invalid calls", 0.005),
-        Signal("slow", "slow answers", 0.0025, needs_limit=True),
-        Signal("dear", "costly sessions", 0.0025, needs_limit=True),
+        Signal("slow", "slow answers", 0.004, needs_limit=True),
+        Signal("dear", "costly sessions", 0.004, needs_limit=True),
     )
 }
 BUCKETS_ALPHA: Final = 0.005
