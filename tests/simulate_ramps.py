@@ -71,10 +71,10 @@ def times_as_many(of: Traffic, alpha: float, most: int, runs: int) -> tuple[floa
     return 100 * longer / shorter, 100.0
 
 
-def let_through(of: Traffic, seed: int) -> tuple[bool, bool]:
+def let_through(of: Traffic, seed: int, *, margin: float = MARGIN) -> tuple[bool, bool]:
     """Does a version finish by proof that it is not worse by the margin? Naive: by the interval."""
     arm, share, failed = sessions(of, seed)
-    return bool((not_worse(arm, share, failed, margin=MARGIN) >= 1 / ALPHA).any()), naively(arm, failed, -MARGIN)
+    return bool((not_worse(arm, share, failed, margin=margin) >= 1 / ALPHA).any()), naively(arm, failed, -margin)
 
 
 def holds_difference(of: Traffic, seed: int) -> tuple[bool, bool]:
@@ -219,6 +219,9 @@ def other_cells() -> Iterator[Cell]:
     for share in (0.1, 0.5):
         name = f"ramp, worse by the margin, share {share:.0%}: finishes"
         yield Cell(name, partial(let_through, Traffic(harm=MARGIN, share=share)), "at most 5%", 0, most)
+        name = f"ramp, unsafe 0.002 to 0.022, margin 2 points, share {share:.0%}: finishes"
+        rare = partial(let_through, Traffic(0.002, 0.02, share), margin=0.02)
+        yield Cell(name, rare, "at most 5%", 0, most)
     yield Cell("ramp, worse by the margin, drift and stages: finishes",
                partial(let_through, Traffic(harm=MARGIN, drift=0.15, share=0)), "at most 5%", 0, most)  # fmt: skip
     for share in (0.1, 0.5):

@@ -66,10 +66,12 @@ class PlanIn(Body):
     stages: list[StageIn] = Field(default_factory=lambda: [StageIn(share=stage.share) for stage in _DEFAULT.stages])
     """From 1 to 10, with rising shares. All sessions come when the ramp finishes."""
     finish: str = _DEFAULT.finish
-    """When it goes live for all sessions: `proof` (failures are shown to be higher by less than the margin), `person`
+    """When it goes live for all sessions: `proof` (it is shown not to be worse by the margins), `person`
     (somebody finishes it), or `nothing_found` (after the last stage, if nothing was found)."""
     margin: float = _DEFAULT.margin
     """For the proof, by how much more often sessions may fail: 0.05 is five points."""
+    margins: dict[str, float] = Field(default_factory=dict)
+    """The same of other signals that are judged, such as `unsafe`, if the proof is to cover them too."""
     alphas: dict[str, float] = Field(default_factory=lambda: dict(_DEFAULT.alphas))
     """By signal its part of the chance that a version that is no worse is taken back, together at most 0.05: `failed`
     (required), `unsafe`, `errors`, `invalid`, `slow`, `dear`, and `bucket:` with a bucket's key."""
@@ -135,6 +137,7 @@ class PlanOut(Schema):
     stages: list[StageOut]
     finish: str
     margin: float
+    margins: dict[str, float] = Field(default_factory=dict)
     alphas: dict[str, float]
     limits: dict[str, float]
     quiet_s: float
@@ -323,7 +326,7 @@ class RampNumbersOut(Schema):
     used: int
     """Judged sessions that difference and proof rest on, from the first one on."""
     proof: float
-    """Wealth against the candidate being worse by the margin. At 20 it is shown not to be."""
+    """Wealth against the candidate being worse by the margin, of several the least. At 20 it is shown not to be."""
     doubts: list[str]
     """Why no comparison is valid; empty otherwise."""
     accepted: list[str]

@@ -90,6 +90,7 @@ def ramp_context(ramp: Ramp, wanted: str = "") -> dict[str, Any]:
         "shadow": shadow_comparing.numbers(ramp) if plan.shadow else None,
         "then": THENS[plan.shadow.then] if plan.shadow else "",
         "finish": FINISHES[plan.finish],
+        "margins": ramp_evidence.margins_of(ramp),
         "limits": [
             (ramp_evidence.label_of(ramp, key), f"{limit:g}", ramp_words.UNITS[key])
             for key, limit in plan.limits.items()

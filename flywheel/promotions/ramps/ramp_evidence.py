@@ -144,7 +144,7 @@ class Evidence:
     used: int
     """Final sessions that the difference and the proof rest on, from the first one on."""
     proof: float
-    """Wealth against "worse by the margin or more"."""
+    """Wealth against "worse by the margin or more", of the signal of which least is shown."""
     doubts: list[str]
     """Why no comparison holds; empty where nothing speaks against it."""
     accepted: list[str]
@@ -188,7 +188,7 @@ def evidence(ramp: Ramp) -> Evidence:
         plan, wealth, *([(share, *counts) for share, counts in sorted(counted.items())] for counted in (met, judged))
     )
     accepted = ramp.finding.get("accepted", ())
-    arms, shares, failed = _judged(ramp.split)
+    arms, shares, failed = _judged(ramp.split, "failed")
     return Evidence(
         live,
         candidate,
@@ -197,7 +197,7 @@ def evidence(ramp: Ramp) -> Evidence:
         _signals(ramp, wealth, live, candidate),
         difference(arms, shares, failed) if len(arms) else None,
         len(arms),
-        float(not_worse(arms, shares, failed, margin=plan.margin).max()) if len(arms) else 1.0,
+        min(_proof(ramp.split, key, margin) for key, margin in plan.proved.items()),
         [words for kind, words in found.items() if kind not in accepted],
         [words for kind, words in found.items() if kind in accepted],
     )
@@ -268,6 +268,11 @@ def shown_wealth(wealth: float) -> str:
     if wealth >= 1e6:
         return "> 1,000,000"
     return f"{wealth:,.0f}" if wealth >= 100 else f"{wealth:.2g}"
+
+
+def margins_of(ramp: Ramp) -> list[tuple[str, float]]:
+    """Name the signals that the proof covers, with their margins."""
+    return [(label_of(ramp, key), margin) for key, margin in ramp.rules.proved.items()]
 
 
 def label_of(ramp: Ramp, signal: str) -> str:
@@ -360,15 +365,21 @@ def _signals(ramp: Ramp, wealth: Mapping[str, float], live: Arm, candidate: Arm)
     return sorted(rows, key=lambda row: -row.reached)
 
 
-def _judged(split: Split) -> tuple[list[float], list[float], list[float]]:
-    """Arm, share and part that failed of the judged sessions, in their order, of the first `MOST_USED` final ones."""
+def _proof(split: Split, signal: str, margin: float) -> float:
+    arms, shares, parts = _judged(split, signal)
+    return float(not_worse(arms, shares, parts, margin=margin).max()) if arms else 1.0
+
+
+def _judged(split: Split, signal: str) -> tuple[list[float], list[float], list[float]]:
+    """Arm, share and part that went wrong of the sessions of which that is known, in their order, of the first
+    `MOST_USED` final ones."""
     rows = (
         _final(split)
         .filter(number__lte=MOST_USED)
-        .annotate(failed=_number("parts", "failed"))
-        .filter(failed__isnull=False)
+        .annotate(part=_number("parts", signal))
+        .filter(part__isnull=False)
         .order_by("number")
-        .values_list("is_candidate", "share", "failed")
+        .values_list("is_candidate", "share", "part")
     )
     found = list(rows)
     return [float(is_candidate) for is_candidate, *_ in found], [s / WHOLE for _, s, _ in found], [z for *_, z in found]

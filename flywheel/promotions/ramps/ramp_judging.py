@@ -30,7 +30,7 @@ from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.detectors import detector_settings
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_moves, ramp_units, self_tests, shadow_comparing
-from flywheel.promotions.ramps.ramp_evidence import label_of
+from flywheel.promotions.ramps.ramp_evidence import label_of, margins_of
 from flywheel.system.sql import clock
 
 OVER = "shadow over"
@@ -278,4 +278,5 @@ def _may_finish(ramp: Ramp, has_more: bool) -> str:
     sessions = sessions_of(_final(ramp))
     if proof(plan, sessions) < 1 / PROOF:
         return ""
-    return f"shown not to be worse by {percent(plan.margin)} or more, in {len(sessions):,} sessions"
+    margins = " and ".join(f"{percent(margin)} or more in {label}" for label, margin in margins_of(ramp))
+    return f"shown not to be worse by {margins}, in {len(sessions):,} sessions"

@@ -6,9 +6,9 @@ from typing import Final
 
 from django.utils import timezone
 
-from flywheel.core.evidence.ramp.ramp_plan import WHOLE, Plan, Stage, share_words
+from flywheel.core.evidence.ramp.ramp_plan import WHOLE, Stage, share_words
 from flywheel.promotions.models import Ramp
-from flywheel.promotions.ramps.ramp_evidence import PROVED, Evidence, shown_wealth
+from flywheel.promotions.ramps.ramp_evidence import PROVED, Evidence, margins_of, shown_wealth
 
 State = Ramp.State
 UNITS: Final = {"slow": "seconds per model call", "dear": "dollars per trajectory"}
@@ -56,10 +56,11 @@ def next_words(ramp: Ramp, numbers: Evidence, now: datetime | None = None) -> st
     if ramp.stage + 1 < len(plan.stages):
         following = f"Next stage ({share_words(plan.stages[ramp.stage + 1].share)})"
         return f"{following} in at least {waits}, if nothing is found." if waits else f"{following} in a moment."
-    return _at_the_end(plan, numbers, waits)
+    return _at_the_end(ramp, numbers, waits)
 
 
-def _at_the_end(plan: Plan, numbers: Evidence, waits: str) -> str:
+def _at_the_end(ramp: Ramp, numbers: Evidence, waits: str) -> str:
+    plan = ramp.rules
     everybody = f"all but {share_words(plan.holdback.share)} of the" if plan.holdback else "all"
     if plan.finish == "person":
         return f"Ready to finish in {waits}." if waits else "All stages are done. Finish it when you are ready."
@@ -67,11 +68,12 @@ def _at_the_end(plan: Plan, numbers: Evidence, waits: str) -> str:
         if not waits:
             return "Finishes in a moment."
         return f"Live for {everybody} sessions in at least {waits}, if nothing is found."
-    margin = f"{100 * plan.margin:g} points"
+    (label, margin), *others = margins_of(ramp)
+    more = "".join(f", {other} by less than {100 * its:g} points" for other, its in others)
     after = f"in at least {waits}, and " if waits else ""
     return (
-        f"Live for {everybody} sessions {after}once failures are shown to be higher by less than {margin}: "
-        f"the proof has {shown_wealth(numbers.proof)} of {PROVED:g}."
+        f"Live for {everybody} sessions {after}once {label} are shown to be higher by less than "
+        f"{100 * margin:g} points{more}: the proof has {shown_wealth(numbers.proof)} of {PROVED:g}."
     )
 
 

@@ -65,6 +65,12 @@ def test_a_plan_that_is_left_out_is_the_proposed_one(candidate: Candidate, ask: 
     assert made["plan"] == ask(f"/candidates/{candidate.pk}/ramp-plan")["plan"]
 
 
+def test_a_plan_from_before_there_were_margins_is_shown(ramp: Ramp, ask: Callable[..., Any]) -> None:
+    plan = {name: value for name, value in ramp.plan.items() if name != "margins"}
+    Ramp.objects.filter(pk=ramp.pk).update(plan=plan)
+    assert ask(f"/ramps/{ramp.pk}")["plan"] == {**plan, "margins": {}}
+
+
 def test_the_numbers_of_a_ramp(ramp: Ramp, met: Met, ask: Callable[..., Any]) -> None:
     for number in range(5):
         met(number % 2 == 0, outcome="failed" if number == 0 else "success")
@@ -115,6 +121,8 @@ def test_a_version_goes_out_again_only_with_the_id_of_its_last_ramp(
         ({"limits": {"failed": 3}}, "'failed' takes no limit"),
         ({"finish": "never"}, "plan.finish: is one of proof, person, nothing_found"),
         ({"margin": 2}, "plan.margin: is a number from 0.001 to 0.5"),
+        ({"margins": {"unsafe": 2}}, "plan.margins.unsafe: is a number from 0.001 to 0.5"),
+        ({"margins": {"slow": 0.1}}, "plan.margins.slow: 'slow' has no margin here"),
         ({"holdback": 1}, "holdback"),
     ],
 )

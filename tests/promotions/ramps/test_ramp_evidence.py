@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from flywheel.agents.models import SplitUnit
-from flywheel.core.evidence.ramp.ramp_judge import Judgement, Session
+from flywheel.core.evidence.ramp.ramp_judge import Judgement, Session, proof
 from flywheel.core.evidence.statistics.sequential.arm_difference import difference
 from flywheel.promotions.models import Ramp
 from flywheel.promotions.ramps import ramp_evidence, ramp_judging, ramp_units
@@ -141,6 +141,20 @@ def test_sessions_that_go_on_are_among_the_crowded_ones_and_frozen_small_ones_ar
 )
 def test_a_wealth_is_written_shortly(wealth: float, words: str) -> None:
     assert shown_wealth(wealth) == words
+
+
+def test_the_page_and_the_judge_rest_on_one_proof_of_all_signals_with_margins(ramp: Ramp) -> None:
+    sessions = filled(ramp, 400, live=0.6, candidate=0.2)
+    of_failures = evidence(ramp).proof
+    assert of_failures == pytest.approx(proof(ramp.rules, sessions))
+    ramp.plan = {**ramp.plan, "margins": {"unsafe": 0.05}}
+    vars(ramp).pop("rules")
+    numbers = evidence(ramp)
+    assert numbers.proof == pytest.approx(proof(ramp.rules, sessions))
+    assert numbers.proof < of_failures
+    ramp.stage = 1
+    said = "once failures are shown to be higher by less than 5 points, unsafe actions by less than 5 points: the proof"
+    assert said in next_words(ramp, numbers)
 
 
 def test_what_happens_next_is_said_in_every_state(ramp: Ramp) -> None:

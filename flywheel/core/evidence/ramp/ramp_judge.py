@@ -141,15 +141,21 @@ def doubts(
 
 def proof(plan: Plan, sessions: Sequence[Session]) -> float:
     """Return the wealth against "sessions of the candidate fail more often by the margin or more": shown not to be at
-    1 / `PROOF`. `sessions` are all of the ramp in the order in which they became final."""
-    known = [(session, part) for session in sessions if (part := session.parts.get("failed")) is not None]
+    1 / `PROOF`. Where other signals have margins, it is that of the one of which least is shown: all of them have to
+    be, so that the chance of error is no larger. `sessions` are all of the ramp in the order in which they became
+    final."""
+    return min(_proof_of(key, margin, sessions) for key, margin in plan.proved.items())
+
+
+def _proof_of(signal: str, margin: float, sessions: Sequence[Session]) -> float:
+    known = [(session, part) for session in sessions if (part := session.parts.get(signal)) is not None]
     if not known:
         return 1.0
     path = not_worse(
         [float(session.is_candidate) for session, _ in known],
         [session.share for session, _ in known],
         [part for _, part in known],
-        margin=plan.margin,
+        margin=margin,
     )
     return float(path.max())
 

@@ -124,6 +124,8 @@ class Plan:
     finish: Finish = "proof"
     margin: float = 0.05
     """By how much more often sessions may fail, for the proof that the candidate is not worse."""
+    margins: dict[str, float] = field(default_factory=dict)
+    """The same of other signals that are judged, where the proof is to cover them too. They take back as without."""
     alphas: dict[str, float] = field(default_factory=lambda: {key: signal.alpha for key, signal in SIGNALS.items()})
     """By signal, together at most `ALPHA`. A signal that is left out is not judged."""
     limits: dict[str, float] = field(default_factory=dict)
@@ -162,11 +164,25 @@ class Plan:
             if key not in SIGNALS or not SIGNALS[key].needs_limit:
                 raise FieldError(f"{key!r} takes no limit", field="limits")
             _between(f"limits.{key}", limit, 1e-9, 1e9)
+        for key, margin in self.margins.items():
+            if key == "failed" or key not in self.signals:
+                others = ", ".join(each for each in self.signals if each != "failed") or "none"
+                raise FieldError(
+                    f"{key!r} has no margin here: signals that are judged have one ({others}), and that of failed is "
+                    "`margin`",
+                    field=f"margins.{key}",
+                )
+            _between(f"margins.{key}", margin, 0.001, 0.5)
 
     @property
     def signals(self) -> list[str]:
         """Those that are judged: one that needs a limit only with it."""
         return [key for key in self.alphas if key not in SIGNALS or not SIGNALS[key].needs_limit or key in self.limits]
+
+    @property
+    def proved(self) -> dict[str, float]:
+        """By signal that the proof is to cover, its margin."""
+        return {"failed": self.margin, **self.margins}
 
     @property
     def steps(self) -> tuple[Stage, ...]:
@@ -189,7 +205,7 @@ class Plan:
         for name, kind in (("shadow", Shadow), ("holdback", Holdback)):
             if given.get(name) is not None:
                 given = {**given, name: _part(name, kind, given[name])}
-        for name in ("alphas", "limits"):
+        for name in ("alphas", "limits", "margins"):
             if not isinstance(given.get(name, {}), dict):
                 raise FieldError("is an object of numbers by signal", field=name)
         return cls(**given)

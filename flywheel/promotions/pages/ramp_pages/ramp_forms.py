@@ -98,9 +98,7 @@ class PlanForm(forms.Form):
         widget=forms.RadioSelect,
         label="It goes live for all sessions",
     )
-    margin = forms.FloatField(
-        min_value=0.1, max_value=50, label="Margin, points", help_text="For the proof: failures may be higher by less."
-    )
+    margin = forms.FloatField(min_value=0.1, max_value=50)
     quiet = forms.FloatField(
         min_value=1 / 60,
         max_value=1440,
@@ -164,6 +162,7 @@ class PlanForm(forms.Form):
         for key in self.labels:
             if key != "failed":
                 self.fields[f"on-{key}"] = forms.BooleanField(required=False, label=self.labels[key])
+                self.fields[f"margin-{key}"] = forms.FloatField(required=False, min_value=0.1, max_value=50)
             self.fields[f"alpha-{key}"] = forms.FloatField(
                 required=key == "failed", min_value=0.001, max_value=100 * ALPHA
             )
@@ -180,6 +179,9 @@ class PlanForm(forms.Form):
                 self.add_error(f"alpha-{key}", "Enter its part of the 5%, or switch the signal off.")
             if key in UNITS and not self.cleaned_data.get(f"limit-{key}") and f"limit-{key}" not in self.errors:
                 self.add_error(f"limit-{key}", "Enter a limit, or switch the signal off.")
+        for key in set(self.labels) - set(self._chosen()):
+            if self.cleaned_data.get(f"margin-{key}") is not None:
+                self.add_error(f"margin-{key}", "Switch the signal on, or leave its margin blank.")
         total = sum(self.cleaned_data.get(f"alpha-{key}") or 0 for key in self._chosen())
         if total > 100 * ALPHA * (1 + 1e-9):
             self.add_error("alpha-failed", f"Together the signals have {total:g}%, and a ramp has {100 * ALPHA:g}%.")
@@ -190,13 +192,14 @@ class PlanForm(forms.Form):
         if not self.is_valid():
             return None
         chosen = self._chosen()
-        names = {f"{part}s.{key}": f"{part}-{key}" for part in ("alpha", "limit") for key in self.labels}
+        names = {f"{part}s.{key}": f"{part}-{key}" for part in ("alpha", "limit", "margin") for key in self.labels}
         names |= {"holdback.share": "held_share"}
         with refusal_shown(self, quiet_s="quiet", wait_s="wait", alphas="alpha-failed", **names):
             return Plan(
                 stages=tuple(self.cleaned_data["stages"]),
                 finish=self.cleaned_data["finish"],
                 margin=self.cleaned_data["margin"] / 100,
+                margins={key: margin / 100 for key in chosen if (margin := self.cleaned_data.get(f"margin-{key}"))},
                 alphas={key: self.cleaned_data[f"alpha-{key}"] / 100 for key in chosen},
                 limits={key: self.cleaned_data[f"limit-{key}"] for key in chosen if key in UNITS},
                 quiet_s=self.cleaned_data["quiet"] * 60,
@@ -256,15 +259,25 @@ class PlanForm(forms.Form):
         ]
 
     @property
+    def margins(self) -> list[tuple[str, forms.BoundField]]:
+        """The label of each signal, and the field of its margin."""
+        return [(label, self["margin" if key == "failed" else f"margin-{key}"]) for key, label in self.labels.items()]
+
+    @property
     def times(self) -> list[forms.BoundField]:
         return [self["quiet"], self["wait"]]
 
     @property
+    def has_margin_errors(self) -> bool:
+        """Whether anything is wrong in the margins, which are folded at first."""
+        return self.is_bound and any(name.startswith("margin") for name in self.errors)
+
+    @property
     def has_signal_errors(self) -> bool:
-        """Whether anything is wrong in the part that is folded at first."""
-        shown = {"stages", "finish", "margin", "__all__"}
+        """The same of the signals and waiting times."""
+        shown = {"stages", "finish", "__all__"}
         return self.is_bound and any(
-            name not in shown and not name.startswith(("shadow_", "held_", "has_")) for name in self.errors
+            name not in shown and not name.startswith(("shadow_", "held_", "has_", "margin")) for name in self.errors
         )
 
     def _chosen(self) -> list[str]:
@@ -333,4 +346,5 @@ def _entered(plan: Plan) -> dict[str, Any]:
         entered[f"alpha-{key}"] = None if alpha is None else round(100 * alpha, 6)
         entered[f"on-{key}"] = key in plan.signals
         entered[f"limit-{key}"] = plan.limits.get(key)
+        entered[f"margin-{key}"] = round(100 * plan.margins[key], 6) if key in plan.margins else None
     return entered

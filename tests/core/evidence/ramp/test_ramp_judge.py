@@ -1,6 +1,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,3 +88,18 @@ def test_a_gain_is_proved_and_nothing_is_proved_of_no_session() -> None:
     assert proof(PLAN, sessions(300, seed=4, live=0.6, candidate=0.2)) >= 1 / PROOF
     assert proof(PLAN, sessions(300, seed=5, live=0.2, candidate=0.3)) < 1 / PROOF
     assert math.isfinite(proof(PLAN, sessions(50, seed=6, live=1.0, candidate=0.0)))
+
+
+def test_the_proof_covers_each_signal_that_has_a_margin() -> None:
+    known = sessions(2000, seed=4, live=0.6, candidate=0.2)
+    alone = proof(PLAN, known)
+    both = replace(PLAN, margins={"unsafe": 0.02})
+    assert 1 / PROOF <= proof(both, known) < alone, "no session shows any, which is proved later than such a gain"
+    harmful = [
+        replace(each, parts={**each.parts, "unsafe": float(each.is_candidate and place % 20 == 0)})
+        for place, each in enumerate(known)
+    ]
+    assert proof(PLAN, harmful) == alone
+    assert proof(both, harmful) < 1 / PROOF, "5% of the candidate's are unsafe"
+    unknown = [replace(each, parts={"failed": each.parts["failed"]}) for each in known]
+    assert proof(both, unknown) == 1.0

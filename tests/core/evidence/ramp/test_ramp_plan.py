@@ -35,6 +35,14 @@ def test_a_plan_is_the_same_from_its_json() -> None:
     assert (len(plan.steps), more.steps[-1].share) == (2, 9700)
 
 
+def test_a_plan_from_before_there_were_margins_proves_what_it_said() -> None:
+    frozen = {name: value for name, value in Plan(margin=0.03).to_json().items() if name != "margins"}
+    assert Plan.from_json(frozen).proved == {"failed": 0.03}
+    more = with_buckets(Plan(), ["wrong_tool"])
+    more = replace(more, margins={"unsafe": 0.02, "bucket:wrong_tool": 0.1})
+    assert Plan.from_json(more.to_json()).proved == {"failed": 0.05, "unsafe": 0.02, "bucket:wrong_tool": 0.1}
+
+
 @pytest.mark.parametrize(
     ("given", "field", "words"),
     [
@@ -57,6 +65,12 @@ def test_a_plan_is_the_same_from_its_json() -> None:
         ({"holdback": {"days": float("nan")}}, "holdback.days", "number from 0"),
         ({"stages": [{"share": 9500}], "holdback": {"share": 500}}, "holdback.share", "95%"),
         ({"margin": 0}, "margin", "0.001 to 0.5"),
+        ({"margins": {"unsafe": 0}}, "margins.unsafe", "0.001 to 0.5"),
+        ({"margins": {"unsafe": float("nan")}}, "margins.unsafe", "nan"),
+        ({"margins": {"slow": 0.1}}, "margins.slow", "signals that are judged have one \\(unsafe, errors, invalid\\)"),
+        ({"margins": {"failed": 0.1}}, "margins.failed", "that of failed is `margin`"),
+        ({"margins": {"bucket:x": 0.1}}, "margins.bucket:x", "has no margin here"),
+        ({"margins": 0.1}, "margins", "an object of numbers"),
         ({"alphas": {"failed": 0.06}}, "alphas.failed", "to 0.05"),
         ({"alphas": {"failed": 0.04, "unsafe": 0.02}}, "alphas", "0.0600 together"),
         ({"alphas": {"failed": float("nan")}}, "alphas.failed", "nan"),

@@ -49,6 +49,17 @@ def test_what_is_entered_is_the_plan(cast: Cast) -> None:
     assert (plan.margin, plan.quiet_s, plan.wait_s, plan.finish) == (0.025, 120, 86_400, "proof")
 
 
+def test_a_signal_with_a_margin_is_proved_and_others_are_not(cast: Cast) -> None:
+    plan = form_of(cast, {"margin-unsafe": "2.5"}).plan()
+    assert plan is not None
+    assert plan.margins == {"unsafe": 0.025}
+    again = form_of(cast, None, plan)
+    assert [field.value() for _, field in again.margins] == [5, 2.5, None, None, None, None]
+    wrong = form_of(cast, {"margin-unsafe": "0"})
+    assert wrong.plan() is None
+    assert (wrong.has_margin_errors, wrong.has_signal_errors) == (True, False)
+
+
 def test_shadow_and_holdback_are_part_of_the_plan_where_they_are_switched_on(cast: Cast) -> None:
     entered: dict[str, Any] = {
         "has_shadow": "on",
@@ -111,6 +122,8 @@ def test_the_proposed_plan_comes_back_as_it_was_shown(cast: Cast) -> None:
         ({"alpha-unsafe": ""}, "alpha-unsafe", "Enter its part of the 5%"),
         ({"on-slow": "on", "alpha-slow": "0.25"}, "limit-slow", "Enter a limit"),
         ({"margin": "0"}, "margin", "greater than or equal to 0.1"),
+        ({"margin-unsafe": "60"}, "margin-unsafe", "less than or equal to 50"),
+        ({"on-unsafe": [], "margin-unsafe": "2"}, "margin-unsafe", "Switch the signal on, or leave its margin blank"),
         ({"finish": "never"}, "finish", "never is not one"),
         ({"quiet": "60", "wait": "0.5"}, "wait", "is a number from 3600 to"),
     ],
