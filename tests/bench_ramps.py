@@ -1,15 +1,16 @@
-"""What a ramp and a shadow add to a model call through the gateway: `python -m tests.bench_ramps`, about seven minutes.
+"""What a ramp and a shadow add to a model call through the gateway: `python -m tests.bench_ramps`, about ten minutes.
 
 Three agents of one installation (three web processes, worker and beat, which judge meanwhile) are asked as
 `agent@live`: one that is live and no more, one in a ramp with half of the sessions, and one whose calls are copied to a
-shadow. Each is asked for a few sessions, then the next, and again: so all see the same noise, and what a copy still
-does when its call is over slows calls of its own agent. A session has five calls; the first one meets its arm, which is
-written down. The model's server is in a process of its own and thinks for 100 ms.
+shadow. Each is asked for a few sessions, then the next, in another order each time: so all see the same noise, and what
+a copy still does when its call is over slows calls of its own agent. A session has five calls; the first one meets its
+arm, which is written down. The model's server is in a process of its own and thinks for 100 ms.
 
 What is added has a 95% interval, by a bootstrap over the rounds.
 """
 
 import json
+import random
 import subprocess
 import sys
 import time
@@ -32,8 +33,8 @@ ROUNDS = {1: 45, 4: 12}
 SESSIONS, CALLS = 4, 5
 """Sessions of one caller in a round, and calls of a session."""
 WAYS = ("live", "ramped", "shadowed")
-PAUSE_S = 0.3
-"""Between two agents, until the copies of one are over."""
+PAUSE_S = 1.2
+"""Between two agents, until the calls of one and their copies are stored."""
 RESAMPLES = 2_000
 
 
@@ -77,9 +78,10 @@ def _measured(asked: dict[str, Caller], at_once: int) -> list[dict[str, Any]]:
         return [(one, caller.call(headers=headers)) for headers in sessions for one in which]
 
     took: dict[tuple[str, str], list[list[float]]] = {(one, name): [] for one in ("first", "further") for name in WAYS}
+    order = random.Random(at_once)
     with ThreadPoolExecutor(at_once) as pool:
         for number in range(ROUNDS[at_once] + 1):
-            for name, caller in asked.items():
+            for name, caller in order.sample(list(asked.items()), len(asked)):
                 calls = [each for found in pool.map(work, [caller] * at_once) for each in found]
                 if number:  # connections are made in the first round
                     for one in ("first", "further"):

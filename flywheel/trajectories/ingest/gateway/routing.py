@@ -8,8 +8,9 @@ While a split of the agent holds there are two ways, one for each arm, of which 
 
 What was found is remembered, and for five seconds a call does not wait for the database: it goes the known way, and
 another thread looks whether that still holds. So a revoked key is refused, and a promotion takes effect, within five
-seconds. A split is trusted for one, and never beyond its lease or without the database: then the live version answers
-everybody. For when the database cannot be asked at all the rest is remembered for longer.
+seconds. A split is trusted for one after the database has said how it stands, which `watched_splits` asks meanwhile,
+and never beyond its lease or without the database: then the live version answers everybody. For when the database
+cannot be asked at all the rest is remembered for longer.
 """
 
 import functools
@@ -34,6 +35,7 @@ from flywheel.agents.models import Agent, Split, Version
 from flywheel.agents.splits import open_splits
 from flywheel.agents.splits.assignment import Arm
 from flywheel.agents.splits.open_splits import OpenSplit
+from flywheel.agents.splits.watched_splits import WatchedSplits
 from flywheel.agents.weights import chosen_bases, served_weights
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.traces import openai_messages
@@ -155,6 +157,8 @@ def keyed(route: Route) -> Route:
 
 
 _known: OrderedDict[str, tuple[float, Route | Fork]] = OrderedDict()
+watched_splits = WatchedSplits(TRUSTED_S)
+"""Those of the forks that are known."""
 _looking: set[str] = set()
 """What another thread looks up at the moment."""
 _lock = threading.Lock()
@@ -180,7 +184,8 @@ def route(request: HttpRequest, model: str) -> Route | Fork:
 
 def _is_trusted(known: Route | Fork, age_s: float) -> bool:
     if isinstance(known, Fork):
-        return age_s < min(SPLIT_TRUSTED_S, TRUSTED_S) and known.split.is_held
+        seen_s = min(age_s, time.monotonic() - watched_splits.seen_at(known.split))
+        return age_s < TRUSTED_S and seen_s < SPLIT_TRUSTED_S and known.split.is_held
     return age_s < TRUSTED_S
 
 
@@ -215,6 +220,8 @@ def _look_up(name: str, token: str, model: str) -> Route | Fork:
             log.warning("the database is away; a gateway call goes the way that its key went before")
             return _without_split(known)
         raise
+    if isinstance(found, Fork):
+        watched_splits.watch(found.split)
     with _lock:
         if _known.get(name, (0.0,))[0] <= began:  # another thread may have asked later, and been told sooner
             _known[name] = began, found

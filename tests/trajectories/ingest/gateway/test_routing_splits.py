@@ -3,6 +3,7 @@
 import json
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from flywheel.accounts.project_settings import redaction_policy
 from flywheel.agents.models import Agent, Split, SplitUnit, Version
 from flywheel.agents.splits import open_splits
 from flywheel.agents.splits.met_units import MetUnits
+from flywheel.agents.splits.open_splits import OpenSplit
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.trajectories.ingest.gateway import openai_endpoints, routing
 from flywheel.trajectories.ingest.gateway import recorder as recording
@@ -77,6 +79,10 @@ def another(build: Build, split: Split, endpoint: dict[str, Any]) -> Version:
     made = build.version(endpoint=endpoint, system_prompt="A third")
     Split.objects.filter(pk=split.pk).update(candidate=made, share=WHOLE)
     return made
+
+
+def seen_before(seconds: float, _: OpenSplit) -> float:
+    return time.monotonic() - seconds
 
 
 def all_share(split: Split, share: int = WHOLE) -> None:
@@ -275,6 +281,20 @@ def test_what_is_remembered_of_a_split_is_trusted_for_a_second(
         routing._known[name] = time.monotonic() - age_s, found
         assert arm(client, gate, upstream, session) == said
     assert looked == [name], "and after half of it another thread looks"
+
+
+def test_a_split_that_was_seen_as_it_is_known_is_trusted_as_long_as_a_key(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("FRESH_S", 1000.0), ("SPLIT_TRUSTED_S", 200.0), ("TRUSTED_S", 1000.0)):
+        monkeypatch.setattr(routing, name, seconds)
+    _, session = of_each_arm(client, gate, upstream)
+    ((name, (_, found)),) = routing._known.items()
+    Split.objects.update(share=0)
+    for seen_s, age_s, said in ((150, 900, "candidate"), (250, 900, "live, no split"), (150, 1100, "live, no split")):
+        routing._known[name] = time.monotonic() - age_s, found
+        monkeypatch.setattr(routing.watched_splits, "seen_at", partial(seen_before, seen_s))
+        assert arm(client, gate, upstream, session) == said
 
 
 def test_a_process_does_not_trust_a_split_beyond_its_lease(
