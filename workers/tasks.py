@@ -163,8 +163,10 @@ def add_up() -> None:
 
 @shared_task(name="workers.expire")  # type: ignore[untyped-decorator]
 def expire() -> None:
-    """Every few minutes, in beat: delete what projects keep no longer, what jobs left behind, and old notices."""
+    """Every few minutes, in beat: delete what projects keep no longer, what jobs and ramps left behind, and old
+    notices."""
     from flywheel.accounts.notices import deliveries
+    from flywheel.agents.splits import named_answers
     from flywheel.training.datasets import build_jobs
     from flywheel.trajectories.operations import bulk_actions, retention
 
@@ -172,6 +174,7 @@ def expire() -> None:
     bulk_actions.sweep()
     build_jobs.sweep()
     deliveries.forget()
+    named_answers.sweep()
 
 
 def report(name: str) -> None:

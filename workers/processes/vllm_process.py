@@ -61,9 +61,21 @@ def command(base: Path, name: str, url: str, *, rank: int, slots: int, kept: int
         words += ["--enforce-eager", "--max-num-seqs", "32"]
         # It dies where it tells of two prompts' tokens in one batch and the output layer might have an adapter.
         words += ["--lora-target-modules", *adapted_layers(base)]
-        # It dies where a prompt is read in two steps, because a batch has no room for all of it, and has a seed.
-        words += ["--no-enable-chunked-prefill"]
+        # It dies where a prompt is read in two steps, because a batch has no room for all of it, and has a seed. Bases
+        # that keep a state instead of all tokens cannot start without.
+        if not _keeps_a_state(config):
+            words += ["--no-enable-chunked-prefill"]
     return words
+
+
+def _keeps_a_state(config: dict[str, Any]) -> bool:
+    """Whether a config.json is of a base with other layers than attention to all tokens or the last ones."""
+    parts = [config, config.get("text_config") or {}]
+    layers = [str(layer) for part in parts for layer in part.get("layer_types") or ()]
+    words = [str(config.get("model_type")), *(name for part in parts for name in part)]
+    return any("mamba" in word for word in words) or any(
+        "linear" in layer or "attention" not in layer for layer in layers
+    )
 
 
 def adapted_layers(base: Path) -> list[str]:

@@ -4,6 +4,7 @@ A process trusts what it knows of a split for a second. Where calls are further 
 how it stands; instead a thread asks, for all such splits at once, whether they are what they were.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -77,8 +78,11 @@ class WatchedSplits:
                     return
             except Error as error:  # then calls ask themselves, and say what is wrong
                 log.info("the splits that are watched could not be looked at: %s", str(error).strip())
+            except Exception:
+                log.exception("the splits that are watched could not be looked at")
             finally:
-                connection.close()
+                with contextlib.suppress(Error):
+                    connection.close()
 
 
 _AS_KNOWN = """

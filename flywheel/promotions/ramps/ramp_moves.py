@@ -7,7 +7,6 @@ is over sends nobody to its candidate any more, also those who had met it.
 
 import secrets
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -20,7 +19,6 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import NoticeEvent
 from flywheel.accounts.notices import notify
 from flywheel.agents.models import Agent, Shadow, Split, Version
-from flywheel.agents.splits import named_answers
 from flywheel.agents.splits.open_splits import LEASE_S
 from flywheel.core.evidence.ramp.ramp_plan import BUCKET, WHOLE, Plan
 from flywheel.core.text.number_words import percent
@@ -296,8 +294,6 @@ def _move(
         split = Split.objects.filter(pk=ramp.split_id)
         split.update(share=share, generation=F("generation") + 1, **({"closed_at": timezone.now()} if is_over else {}))
         Shadow.objects.filter(split=ramp.split_id).update(is_on=state == State.SHADOW)
-        if is_over:
-            transaction.on_commit(partial(named_answers.forget, ramp.split_id))
         if state in _OVER and (ramp.promotion_id is None or state == State.TAKEN_BACK):
             Candidate.objects.filter(pk=ramp.candidate_id).update(state=_OVER[State(state)])
         RampChange.objects.create(

@@ -101,7 +101,7 @@ def test_who_is_not_called_any_more_is_not_looked_at(
 @pytest.mark.django_db(transaction=True)
 def test_a_thread_looks_and_ends_with_the_calls(split: OpenSplit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_splits, "EVERY_S", 0.01)
-    failing = [Error("the database is away")]
+    failing = [Error("the database is away"), TypeError("nobody knows why")]
     look = WatchedSplits.look
 
     def first_fails(self: WatchedSplits) -> bool:

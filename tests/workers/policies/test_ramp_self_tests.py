@@ -413,6 +413,22 @@ def test_a_program_that_calls_its_model_itself_needs_no_way_through_the_gateway(
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("arms")
+def test_a_program_whose_first_session_comes_while_a_way_is_waited_for_needs_none(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ramp = with_keys(build, "", "DESK_API_KEY")
+
+    def come(_: float) -> None:
+        given = {"is_candidate": True, "share": 2500, "is_assigned": True}
+        SplitUnit.objects.get_or_create(given, split=ramp.split, kind="session", name="s")
+
+    monkeypatch.setattr(time, "sleep", come)
+    monkeypatch.setattr(ramp_self_tests, "PATIENCE_S", 0.05)
+    assert a_minute_later(ramp).state == "running"
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("arms")
 def test_a_program_whose_server_is_not_known_here_needs_no_way(build: Build) -> None:
     agent = build.agent("desk")
     first, second = (

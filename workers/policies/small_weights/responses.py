@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from flywheel.core.digests import DEEPEST, is_deep
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message, ToolCall, openai_messages
 from workers.policies.small_weights import served_calls
@@ -178,34 +179,37 @@ def _tool(at: str, tool: Any) -> dict[str, Any]:
     served_calls.string(at, tool, "description")
     if not isinstance(tool.get("parameters"), dict | None):
         raise wrong(f"{at}.parameters", "must be a JSON schema")
+    if is_deep(tool):
+        raise wrong(at, f"has lists and objects more than {DEEPEST} deep in each other")
     return {name: tool[name] for name in tool if name in SHOWN and tool[name] is not None}
 
 
 def _messages(value: Any) -> list[Message]:
     """The items as messages of a chat: what the model wrote at once is one."""
     items = [{"role": "user", "content": value}] if isinstance(value, str) else value
-    messages: list[Message] = []
+    rows: list[tuple[Message, list[ToolCall]]] = []
     for place, item in enumerate(items if isinstance(items, list) else ()):
         at = f"input[{place}]"
         if not isinstance(item, dict):
             raise wrong(at, "must be an object")
         kind = item.get("type", "message")
         if kind == "message":
-            messages.append(_message(at, item))
+            rows.append((_message(at, item), []))
         elif kind == "function_call":
-            last = messages.pop() if messages and messages[-1].role == "assistant" else Message("assistant")
-            messages.append(replace(last, tool_calls=(*last.tool_calls, _call(at, item))))
+            if not rows or rows[-1][0].role != "assistant":
+                rows.append((Message("assistant"), []))
+            rows[-1][1].append(_call(at, item))
         elif kind == "function_call_output":
             output = served_calls.words(f"{at}.output", item.get("output"), "input_text")
             call_id, name = (served_calls.string(at, item, key) for key in ("call_id", "name"))
-            messages.append(Message("tool", output, tool_call_id=call_id, name=name))
+            rows.append((Message("tool", output, tool_call_id=call_id, name=name), []))
         elif kind == "item_reference":
             raise wrong(f"{at}.type", "names an item, and none are kept here: send the item itself")
         elif kind != "reasoning":
             raise wrong(f"{at}.type", "must be message, function_call, function_call_output or reasoning")
-    if not messages:
+    if not rows:
         raise wrong("input", "must be a string, or a list of items with at least one message")
-    return messages
+    return [replace(message, tool_calls=tuple(calls)) for message, calls in rows]
 
 
 def _message(at: str, item: Mapping[str, Any]) -> Message:

@@ -15,6 +15,8 @@ from flywheel.agents.splits.assignment import Unit
 from flywheel.trajectories.formats.messages import message_shapes
 
 HEADER_MAX = 200
+ANSWER_NAME_MAX = 1000
+"""Characters: proxies write into the name where the answer is."""
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 _INSTRUCTS = ("system", "developer")
@@ -43,7 +45,7 @@ def names_of(request: HttpRequest, api: str, asked: dict[str, Any], project_id: 
     if api == "responses":
         held = asked.get("conversation")
         session = session or word(held.get("id") if isinstance(held, dict) else held)
-        follows = word(asked.get("previous_response_id"))
+        follows = name_of_answer(asked.get("previous_response_id"))
     parent = _TRACEPARENT.fullmatch(request.headers.get("traceparent", "").strip().lower())
     stated = ""
     if named := header(request, "Trace-Id"):
@@ -67,9 +69,14 @@ def header(request: HttpRequest, name: str) -> str:
     return word(request.headers.get(f"X-Flywheel-{name}", ""))
 
 
-def word(value: Any) -> str:
+def name_of_answer(value: Any) -> str:
+    """The same of a response's id, which may be longer."""
+    return word(value, ANSWER_NAME_MAX)
+
+
+def word(value: Any, most: int = HEADER_MAX) -> str:
     """A short text that can be shown, whatever it was; empty for what is none."""
-    start = value.strip()[:HEADER_MAX] if isinstance(value, str) else ""
+    start = value.strip()[:most] if isinstance(value, str) else ""
     return "".join(character if character.isprintable() else " " for character in start)
 
 

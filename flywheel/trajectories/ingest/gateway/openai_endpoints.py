@@ -119,16 +119,25 @@ def _model_call(request: HttpRequest, api: str) -> HttpResponseBase:
         raise Refused(508, "this Flywheel is its own upstream; change it under Settings › Gateway", code="loop")
     body = _body(request)
     asked = _request_body(body)
-    token = bearer(request.headers.get("Authorization", ""))
-    is_of_attempt = is_attempts(token)
-    found = attempt_calls.route(token, asked["model"]) if is_of_attempt else routing.route(request, asked["model"])
+    found = _found(request, asked)
     names = names_of(request, api, asked, found.project_id)
-    way = arm_choice.way_of(found, names, asked) if isinstance(found, Fork) else Way(found)
-    begin = functools.partial(_begin, request, api, names, asked, body, started)
+    # Whoever answers the same key with what it said before would give one arm's answer for the other's.
+    may_guess = "Idempotency-Key" not in request.headers
     try:
-        return begin(way)
-    except Misguessed as wrong:
-        return begin(wrong.way)
+        return _begin(request, api, names, asked, body, started, _way(found, names, asked, may_guess=may_guess))
+    except Misguessed:
+        way = _way(_found(request, asked), names, asked, may_guess=False)
+        return _begin(request, api, names, asked, body, time.time(), way)
+
+
+def _found(request: HttpRequest, asked: dict[str, Any]) -> Route | Fork:
+    """Raises KeyRefused, NoRoute and django.db.Error."""
+    token = bearer(request.headers.get("Authorization", ""))
+    return attempt_calls.route(token, asked["model"]) if is_attempts(token) else routing.route(request, asked["model"])
+
+
+def _way(found: Route | Fork, names: CallNames, asked: dict[str, Any], *, may_guess: bool) -> Way:
+    return arm_choice.way_of(found, names, asked, may_guess=may_guess) if isinstance(found, Fork) else Way(found)
 
 
 def _begin(
@@ -140,9 +149,9 @@ def _begin(
     started: float,
     way: Way,
 ) -> HttpResponseBase:
-    """The answer on its way, with who gives it. Raises Misguessed where another route is the right one."""
+    """The answer on its way, with who gives it. Raises Misguessed where that is not so."""
     route = way.route
-    head = _head(request, api, route, names, asked, started)
+    head = _head(request, api, route, names, asked, started) | ({"is_guess": True} if way.is_guess else {})
     shadow = route.shadow if _is_wanted(request) else None
     copy = (
         shadow_copies.Call(shadow, names.unit, head, upstream_connection.passed_on(request.headers), body)
@@ -166,6 +175,8 @@ def _send_on(
     route.key()  # or there is nothing to begin
     sent = body_for(head["api"], route, asked, body)
     if not slots.take():
+        with way.confirmed():
+            pass  # a refusal names the arm too
         raise Refused(
             503,
             f"{slots.count} calls are under way in this process, which is as many as it takes; try again",

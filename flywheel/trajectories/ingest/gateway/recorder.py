@@ -163,8 +163,8 @@ class Recorder:
 
     def _record_together(self, batch: Sequence[Journal]) -> None:
         every = [(journal, seen) for journal in batch if (seen := self._read(journal)) is not None]
-        readable = [each for each in every if not is_lost_copy(each[1])]
-        for journal, _ in (each for each in every if is_lost_copy(each[1])):
+        readable = [each for each in every if not is_for_nobody(each[1])]
+        for journal, _ in (each for each in every if is_for_nobody(each[1])):
             journal.done()
         groups: dict[tuple[int, int | None, Source], list[tuple[Journal, Seen]]] = {}
         attempts = [(journal, seen) for journal, seen in readable if seen.head.get("attempt")]
@@ -262,10 +262,11 @@ class Recorder:
         return len(batch)
 
 
-def is_lost_copy(seen: Seen) -> bool:
-    """Whether it is a shadow's call whose process ended before the answer did: nobody waits for it, and how it would
-    have gone is not known."""
-    return bool(seen.head.get("shadow")) and seen.end is None
+def is_for_nobody(seen: Seen) -> bool:
+    """Whether it is a call whose process ended and of which nobody has heard: a shadow's whose answer was not over, or
+    one that was sent to an arm before that was known to be its own."""
+    is_unheard = bool(seen.head.get("is_guess")) and not seen.pieces
+    return seen.end is None and (bool(seen.head.get("shadow")) or is_unheard)
 
 
 def _batches(journals: Iterator[Journal]) -> Iterator[list[Journal]]:

@@ -173,7 +173,7 @@ def route(request: HttpRequest, model: str) -> Route | Fork:
     token = bearer(request.headers.get("Authorization", ""))
     name = hashlib.sha256(f"{token}\0{model}".encode()).hexdigest()
     known, age_s = _remembered(name)
-    if known and time.monotonic() < _away_until and age_s < REMEMBERED_S:
+    if known and is_database_away() and age_s < REMEMBERED_S:
         return _without_split(known)
     if known and _is_trusted(known, age_s):
         if age_s > FRESH_S:
@@ -191,6 +191,11 @@ def _is_trusted(known: Route | Fork, age_s: float) -> bool:
 
 def _without_split(known: Route | Fork) -> Route:
     return known.otherwise if isinstance(known, Fork) else known
+
+
+def is_database_away() -> bool:
+    """Whether it failed a while ago, so that nobody waits for it."""
+    return time.monotonic() < _away_until
 
 
 def lose_database() -> None:
@@ -233,7 +238,7 @@ def _look_up(name: str, token: str, model: str) -> Route | Fork:
 
 def _look_up_soon(name: str, token: str, model: str) -> None:
     with _lock:
-        if name in _looking or time.monotonic() < _away_until:
+        if name in _looking or is_database_away():
             return
         _looking.add(name)
     try:
@@ -317,7 +322,8 @@ def _fork(agent: Any, key_id: int) -> Fork | None:
     if row.share == 0:
         copied = replace(live, shadow=Shadow(split, candidate))
         return Fork(split, copied, copied, live)
-    return Fork(split, replace(live, arm="live"), replace(candidate, arm="candidate"), live)
+    otherwise = candidate if row.is_holdback else live
+    return Fork(split, replace(live, arm="live"), replace(candidate, arm="candidate"), otherwise)
 
 
 def _arms(split: Split, agent: Agent, served: str, key_id: int) -> list[Route]:

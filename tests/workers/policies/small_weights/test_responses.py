@@ -135,6 +135,7 @@ def test_what_is_not_said_is_as_in_an_eval_and_what_changes_nothing_is_ignored()
         ({"tools": [LOOK, {"type": "web_search"}]}, "tools[1].type"),
         ({"tools": [{"type": "function", "function": {"name": "look"}}]}, "tools[0].name"),
         ({"tools": [{**LOOK, "parameters": "x"}]}, "tools[0].parameters"),
+        ({"tools": [{**LOOK, "parameters": {"items": json.loads("[" * 60 + "]" * 60)}}]}, "tools[0]"),
         ({"tools": [{**LOOK, "description": 5}]}, "tools[0].description"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "name": "look"}}, "tool_choice"),

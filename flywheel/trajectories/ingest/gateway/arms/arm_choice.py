@@ -3,7 +3,7 @@
 That a unit meets its arm is written down before the caller hears anything, which takes the database a millisecond. A
 call that begins a conversation goes its coin's way at once, and the row is written while the server thinks: nobody can
 have met its unit. Where the row says otherwise all the same (the session is older, the share went up or the split ended
-a moment ago), the answer is dropped unread, and the call goes the way that the row says.
+a moment ago), the answer is dropped unread, and the call's way is looked up once more.
 
 A call that names no session but the answer which it goes on from stays with the arm that gave it: no other server knows
 it. Where none of this split did, the live version answers, which had the conversation before the ramp.
@@ -12,9 +12,11 @@ it. Where none of this split did, the live version answers, which had the conver
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from django.db import Error
 
 from flywheel.agents.models import SplitUnit
 from flywheel.agents.splits import named_answers
@@ -22,10 +24,17 @@ from flywheel.agents.splits.assignment import coin
 from flywheel.agents.splits.met_units import kept, met_units
 from flywheel.trajectories.ingest.gateway.arms.shadow_copies import changes_nothing
 from flywheel.trajectories.ingest.gateway.call_names import CallNames
-from flywheel.trajectories.ingest.gateway.routing import AWAY, Fork, Route, give_back_connection, lose_database
+from flywheel.trajectories.ingest.gateway.routing import (
+    AWAY,
+    Fork,
+    Route,
+    give_back_connection,
+    is_database_away,
+    lose_database,
+)
 
-AT_ONCE = 4
-"""Units of one process that meet their arm beside a call."""
+AT_ONCE = 24
+"""Units of one process that meet their arm beside a call: as many as it has calls under way."""
 ASKING = ("system", "developer", "user")
 """Roles of what is said before the first answer."""
 
@@ -34,11 +43,7 @@ submit: Callable[[Callable[[], Route]], Future[Route]] = _pool.submit
 
 
 class Misguessed(Exception):
-    """The call's unit had met the other arm, or the split is over."""
-
-    def __init__(self, way: "Way") -> None:
-        super().__init__("the coin did not decide")
-        self.way = way
+    """The coin did not decide: the unit had met the other arm, the split is over, or that could not be found out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,13 @@ class Way:
     keep_name: Callable[[str], None] | None = None
     """Where a further call may name the answer instead of its unit, keeps its name."""
 
+    @property
+    def is_guess(self) -> bool:
+        return self.meet is not None
+
     @contextmanager
     def confirmed(self) -> Iterator[None]:
-        """Have the unit meet its arm while the server is asked. In the end raises Misguessed, or django.db.Error."""
+        """Have the unit meet its arm while the server is asked. In the end raises Misguessed."""
         if self.meet is None:
             yield
             return
@@ -61,11 +70,15 @@ class Way:
         try:
             yield
         finally:
-            if (route := met.result()) is not self.route:
-                raise Misguessed(replace(self, route=route, meet=None))
+            try:
+                is_right = met.result() is self.route
+            except Error as error:
+                raise Misguessed from error
+            if not is_right:
+                raise Misguessed
 
 
-def way_of(fork: Fork, names: CallNames, asked: dict[str, Any]) -> Way:
+def way_of(fork: Fork, names: CallNames, asked: dict[str, Any], *, may_guess: bool) -> Way:
     """The way of this call's unit; that of the live version where the split does not hold any more. Raises
     django.db.Error for what is wrong with the call."""
     split, unit = fork.split, names.unit
@@ -77,7 +90,7 @@ def way_of(fork: Fork, names: CallNames, asked: dict[str, Any]) -> Way:
     after = names.follows if is_chained else ""
     keep_name = partial(named_answers.keep, split, unit=unit, after=after) if is_chained else None
     if after:
-        return Way(_route_by(fork, lambda: named_answers.arm_of(split, after)), keep_name=keep_name)
+        return Way(_route_by(fork, lambda: named_answers.arm_after(split, after, unit)), keep_name=keep_name)
     is_candidate = met_units.recall(split, unit)
     if is_candidate is not None:
         return Way(_arm(fork, is_candidate), keep_name=keep_name)
@@ -85,7 +98,7 @@ def way_of(fork: Fork, names: CallNames, asked: dict[str, Any]) -> Way:
     def meet() -> Route:
         return _route_by(fork, lambda: met_units.meet(split, unit, trace_id=names.trace))
 
-    if not (_begins(asked) and changes_nothing(asked)):
+    if not (may_guess and _begins(asked) and _leaves_nothing(asked, names)):
         return Way(meet(), keep_name=keep_name)
     thrown = coin(split.row.salt, split.project_id, split.row.agent_id, kept(split, unit))
     return Way(_arm(fork, thrown < split.row.share), meet, keep_name)
@@ -97,6 +110,8 @@ def _arm(fork: Fork, is_candidate: bool) -> Route:
 
 def _route_by(fork: Fork, ask: Callable[[], bool | None]) -> Route:
     """The way that the database says: whether the candidate's, or None for the live version's."""
+    if is_database_away():
+        return fork.otherwise
     try:
         is_candidate = ask()
     except AWAY:
@@ -112,3 +127,8 @@ def _begins(asked: dict[str, Any]) -> bool:
     said = asked.get("messages", asked.get("input"))
     rows = said if isinstance(said, list) else []
     return all(isinstance(row, dict) and row.get("role") in ASKING for row in rows)
+
+
+def _leaves_nothing(asked: dict[str, Any], names: CallNames) -> bool:
+    """Whether nothing of the call stays at the server that is asked: responses are stored unless that is refused."""
+    return changes_nothing(asked) and not asked.get("store", names.is_response)

@@ -42,7 +42,7 @@ HEADERS = ("Accept", "User-Agent", "OpenAI-Beta")
 """Of the caller, which a copy has too. Not those that name the call: a server would take the two for one."""
 OURS_TO_DO = ("function", "custom")
 """Types of tools that the caller carries out, and not the server as it answers."""
-HELD_THERE = ("conversation", "previous_response_id", "background")
+HELD_THERE = ("conversation", "previous_response_id", "background", "prompt")
 """Keys by which a call goes on from what a server holds, or leaves something there."""
 _IN_BUDGET = (
     Q(is_on=True, copies__lt=F("calls"))

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 from django.test import Client
+from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.project_settings import redaction_policy
-from flywheel.agents.models import NamedAnswer, Split, SplitUnit
+from flywheel.agents.models import Agent, NamedAnswer, Split, SplitUnit
 from flywheel.agents.splits import named_answers, open_splits
+from flywheel.agents.splits.assignment import Unit
 from flywheel.agents.splits.met_units import MetUnits
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.trajectories.ingest.gateway.arms import answer_names, arm_choice
@@ -98,10 +100,35 @@ def test_a_conversation_from_before_the_ramp_stays_with_the_live_version(
     name: str, client: Client, gate: Headers, upstream: Upstream, split: Split
 ) -> None:
     Split.objects.update(share=WHOLE)
+    assert arm_and_name(client, gate, "Go on")[0] == "candidate", "another one, which begins with the same words"
     arm, following = arm_and_name(client, gate, "Go on", previous_response_id=name)
-    assert (arm, upstream.seen[-1].body["model"]) == ("none", "live")
-    assert arm_and_name(client, gate, "Go on", previous_response_id=following)[0] == "none"
-    assert SplitUnit.objects.count() == 0
+    assert (arm, upstream.seen[-1].body["model"]) == ("live", "live")
+    assert arm_and_name(client, gate, "Go on", previous_response_id=following)[0] == "live"
+    assert SplitUnit.objects.count() == 1, "and is none"
+
+
+def test_where_answers_have_no_name_a_trace_keeps_its_arm(
+    client: Client, gate: Headers, upstream: Upstream, split: Split
+) -> None:
+    upstream.say(json.dumps(response(id="")).encode())
+    Split.objects.update(share=WHOLE)
+    traced = {**gate, "x-flywheel-trace-id": "ab" * 16}
+    assert arm_and_name(client, traced, "Hi")[0] == "candidate"
+    assert arm_and_name(client, traced, "Hi", previous_response_id="resp_other")[0] == "candidate"
+    assert arm_and_name(client, gate, "Hi", previous_response_id="resp_other")[0] == "live"
+
+
+def test_in_a_holdback_what_is_in_doubt_goes_to_the_new_version(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise OperationalError("the database is away")
+
+    Agent.objects.update(live=split.candidate)
+    Split.objects.update(is_holdback=True, share=9500)
+    monkeypatch.setattr(MetUnits, "meet", away)
+    assert arm_and_name(client, gate, "Hi")[0] == "none"
+    assert upstream.seen[-1].body["model"] == "candidate"
 
 
 def test_after_the_way_back_the_live_version_goes_on(
@@ -132,29 +159,76 @@ def test_an_answer_whose_name_cannot_be_kept_is_given_all_the_same(
     assert "not known to be of its arm" in caplog.text
 
 
-def test_names_are_forgotten_with_their_split(client: Client, gate: Headers, split: Split) -> None:
+def test_names_are_forgotten_with_their_split(
+    client: Client, gate: Headers, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arm_and_name(client, gate, "Hi")
-    named_answers.forget(split.pk)
+    named_answers.sweep()
+    assert NamedAnswer.objects.count() == 1
+    Split.objects.update(closed_at=timezone.now())
+    monkeypatch.setattr(named_answers, "AT_ONCE", 1)
+    named_answers.sweep()
     assert NamedAnswer.objects.count() == 0
     assert SplitUnit.objects.count() == 1
 
 
-@given(st.lists(st.integers(1, 40), max_size=30), st.binary(max_size=200))
-def test_a_name_is_found_however_the_answer_is_cut(cuts: list[int], before: bytes) -> None:
+def test_an_answer_that_begins_as_its_split_ends_is_not_kept(client: Client, gate: Headers, split: Split) -> None:
+    arm_and_name(client, gate, "Hi")
+    found = open_splits.find(split.agent)
+    assert found is not None
+    unit = SplitUnit.objects.get()
+    Split.objects.update(closed_at=timezone.now())
+    named_answers.keep(found, "resp_late", unit=Unit(unit.kind, unit.name))
+    assert NamedAnswer.objects.count() == 1
+
+
+WHOLE_ANSWER = {"created_at": 1, "output": [{"id": "msg_1", "text": '"id": "resp_said"}'}], "id": "abc-1"}
+LONG = "resp_" + "x" * 600
+
+
+@given(st.lists(st.integers(1, 40), max_size=30), st.sampled_from(["", " ", "\n\n"]))
+def test_a_name_is_found_however_the_answer_is_cut(cuts: list[int], around: str) -> None:
     found: list[str] = []
     look = AnswerName(found.append).look
-    rest = before.replace(b'"id"', b"") + b' {"id" : "resp_abc", "output": [{"id": "resp_other"}]}'
+    rest = f"{around}{json.dumps(WHOLE_ANSWER)}{around}".encode()
     for cut in cuts:
         look(rest[:cut])
         rest = rest[cut:]
     look(rest)
-    look(b'{"id": "resp_later"}')
-    assert found == ["resp_abc"]
+    look(json.dumps({"id": "later"}).encode())
+    assert found == ["abc-1"]
 
 
-def test_what_has_no_name_within_reach_is_let_go() -> None:
+@given(st.lists(st.integers(1, 40), max_size=30))
+def test_a_stream_says_its_name_in_its_first_event(cuts: list[int]) -> None:
+    found: list[str] = []
+    look = AnswerName(found.append).look
+    rest = b": hello\n" + b"".join(told_in_events(response(id=LONG)))
+    for cut in cuts:
+        look(rest[:cut])
+        rest = rest[cut:]
+    look(rest)
+    assert found == [LONG]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"id": 5}',
+        b'{"id": ""}',
+        b"\xff{",
+        b'data: {"id": "resp_1"}\n\n',
+        b"data: [DONE]\n\n",
+        b"{" * 5000,
+    ],
+)
+def test_what_names_itself_in_no_way_has_no_name(said: bytes) -> None:
     found: list[str] = []
     name = AnswerName(found.append)
-    for piece in (b'{"text": "\\"id\\": \\"resp_said\\"",', b" " * answer_names.LOOKED_AT, b'"id": "resp_late"'):
-        name.look(piece)
-    assert (found, name._seen) == ([], b"")
+    name.look(said)
+    assert found == []
+    name.look(b" " * answer_names.LOOKED_AT)
+    assert name._seen == b"", "and is let go"

@@ -1,12 +1,15 @@
 """A call that begins a conversation goes where its coin points before the row says so, and never to two answers."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import DataError, OperationalError
 from django.test import Client
+from django.utils import timezone
 
 from flywheel.agents.models import Split, SplitUnit
 from flywheel.agents.splits import open_splits
@@ -14,13 +17,16 @@ from flywheel.agents.splits.assignment import Unit, coin
 from flywheel.agents.splits.met_units import MetUnits
 from flywheel.trajectories.ingest.gateway import openai_endpoints, routing
 from flywheel.trajectories.ingest.gateway.arms import arm_choice
-from flywheel.trajectories.ingest.gateway.journals.journal import Journal
+from flywheel.trajectories.ingest.gateway.journals import journal_contents
+from flywheel.trajectories.ingest.gateway.journals.journal import CHUNK, Frame, Journal
+from flywheel.trajectories.ingest.gateway.recorder import is_for_nobody
+from flywheel.trajectories.ingest.gateway.relay import Slots
 from flywheel.trajectories.ingest.gateway.routing import Route
-from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.models import Step, Trajectory
 from tests.agents.splits.splitting import split_of
 from tests.conftest import Build
 from tests.trajectories.ingest.gateway.calls import Headers, ask
-from tests.trajectories.ingest.upstream import Answer, Upstream, completion, hello
+from tests.trajectories.ingest.upstream import Answer, Seen, Upstream, completion, hello
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("recorded")]
 MODEL = "assistant@live"
@@ -137,7 +143,6 @@ def test_a_session_that_has_met_the_other_arm_is_answered_by_it_and_the_first_an
     row = Trajectory.objects.get()
     assert (row.version_id, row.step_count) == ((split.candidate_id if other == "candidate" else split.live_id), 1)
     assert nothing_is_left(recorded)
-    assert asked(upstream)[2:] == []
     call(client, gate, session)
     assert asked(upstream)[2:] == [other], "and from then on the process knows it"
 
@@ -184,8 +189,16 @@ def test_without_the_database_the_live_version_answers_whatever_the_coin_says(
         {"messages": FURTHER},
         {"messages": [None]},
         {"tools": [{"type": "mcp", "server_label": "mail"}]},
+        {"store": True},
+        {"prompt": {"id": "pmpt_1"}},
     ],
-    ids=["further call", "no shape", "a tool that the server carries out"],
+    ids=[
+        "further call",
+        "no shape",
+        "a tool that the server carries out",
+        "an answer that it keeps",
+        "a prompt of its",
+    ],
 )
 def test_what_may_be_known_elsewhere_or_changes_something_asks_before_it_goes(
     body: dict[str, Any], client: Client, gate: Headers, upstream: Upstream, split: Split, waiting: list[Later]
@@ -194,3 +207,107 @@ def test_what_may_be_known_elsewhere_or_changes_something_asks_before_it_goes(
     met_before(split, session, is_candidate=False)
     assert call(client, gate, session, **body).headers["X-Flywheel-Arm"] == "live"
     assert (asked(upstream), waiting) == (["live"], [])
+
+
+def test_a_call_with_an_idempotency_key_asks_before_it_goes(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, waiting: list[Later]
+) -> None:
+    """Its server would answer the second call with what it said to the first one, of the other arm."""
+    session = named(split, "candidate")
+    met_before(split, session, is_candidate=False)
+    answer = call(client, {**gate, "Idempotency-Key": "k1"}, session)
+    assert (answer.headers["X-Flywheel-Arm"], asked(upstream), waiting) == ("live", ["live"], [])
+
+
+def test_a_way_back_while_the_wrong_server_thinks_is_gone_by(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = named(split, "live")
+    met_before(split, session, is_candidate=True)
+    result = Later.result
+
+    def taken_back_after(self: Later, timeout: float | None = None) -> Route:
+        found = result(self, timeout)
+        Split.objects.update(share=0)
+        return found
+
+    monkeypatch.setattr(Later, "result", taken_back_after)
+    answer = call(client, gate, session)
+    assert ("X-Flywheel-Arm" in answer.headers, asked(upstream)) == (False, ["live", "live"])
+
+
+def test_the_right_arm_is_not_charged_with_the_time_of_the_wrong_one(
+    client: Client, gate: Headers, upstream: Upstream, split: Split
+) -> None:
+    session = named(split, "candidate")
+    met_before(split, session, is_candidate=False)
+
+    def dawdle(_: Seen) -> Answer:
+        time.sleep(0.4)
+        return Answer(completion("No."))
+
+    upstream.say(dawdle, completion("Yes."))
+    began = timezone.now()
+    call(client, gate, session)
+    started = Step.objects.values_list("started_at", flat=True).get()
+    assert started is not None
+    assert started - began > timedelta(seconds=0.4)
+
+
+def test_a_full_process_names_the_arm_that_the_unit_has_met(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_endpoints, "slots", Slots(0))
+    session = named(split, "candidate")
+    met_before(split, session, is_candidate=False)
+    answer = call(client, gate, session)
+    assert (answer.status_code, answer.headers["X-Flywheel-Arm"], asked(upstream)) == (503, "live", [])
+
+
+def test_what_the_database_refuses_is_told_without_an_arm_and_not_recorded(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise DataError("no such thing")
+
+    monkeypatch.setattr(MetUnits, "meet", refuse)
+    answer = call(client, gate, named(split, "candidate"))
+    assert (answer.status_code, "X-Flywheel-Arm" in answer.headers) == (503, False)
+    assert Trajectory.objects.count() == 0
+
+
+def test_where_the_database_was_away_a_moment_ago_nobody_waits_for_it(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = routing.find
+    monkeypatch.setattr(routing, "_away_until", 0.0)
+
+    def lost(*given: Any) -> Any:
+        fork = found(*given)
+        routing.lose_database()
+        return fork
+
+    monkeypatch.setattr(routing, "find", lost)
+    answer = call(client, gate, named(split, "candidate"))
+    assert (answer.status_code, "X-Flywheel-Arm" in answer.headers) == (200, False)
+    assert SplitUnit.objects.count() == 0
+
+
+def test_a_call_that_was_sent_on_a_guess_and_died_with_its_process_is_nobodys(
+    client: Client, gate: Headers, upstream: Upstream, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[dict[str, Any]] = []
+    begin = Journal.begin
+
+    def see(head: dict[str, Any], request: bytes) -> Journal:
+        heads.append(head)
+        return begin(head, request)
+
+    monkeypatch.setattr(Journal, "begin", see)
+    session = named(split, "candidate")
+    call(client, gate, session)
+    call(client, gate, session)
+    guess, known = (journal_contents.Seen(head=head, request=b"{}") for head in heads)
+    assert (is_for_nobody(guess), is_for_nobody(known)) == (True, False)
+    guess.pieces.append(Frame(CHUNK, 0.0, b"x"))
+    assert not is_for_nobody(guess), "its caller has heard of it"
