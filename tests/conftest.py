@@ -375,3 +375,9 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     """Wake-ups go nowhere unless a test starts a real worker (marker `worker`); the row is the truth anyway."""
     if "worker" not in request.keywords:
         monkeypatch.setattr("flywheel.edge.jobs.Job.nudge", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def _no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread outlives a test that called the gateway; calls look at their splits themselves."""
+    monkeypatch.setattr("flywheel.trajectories.ingest.gateway.routing.watched_splits.watch", lambda _: None)

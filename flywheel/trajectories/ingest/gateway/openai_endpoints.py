@@ -119,18 +119,18 @@ def _model_call(request: HttpRequest, api: str) -> HttpResponseBase:
         raise Refused(508, "this Flywheel is its own upstream; change it under Settings › Gateway", code="loop")
     body = _body(request)
     asked = _request_body(body)
-    found = _found(request, asked)
+    found = _route_of(request, asked)
     names = names_of(request, api, asked, found.project_id)
     # Whoever answers the same key with what it said before would give one arm's answer for the other's.
     may_guess = "Idempotency-Key" not in request.headers
     try:
         return _begin(request, api, names, asked, body, started, _way(found, names, asked, may_guess=may_guess))
     except Misguessed:
-        way = _way(_found(request, asked), names, asked, may_guess=False)
+        way = _way(_route_of(request, asked), names, asked, may_guess=False)
         return _begin(request, api, names, asked, body, time.time(), way)
 
 
-def _found(request: HttpRequest, asked: dict[str, Any]) -> Route | Fork:
+def _route_of(request: HttpRequest, asked: dict[str, Any]) -> Route | Fork:
     """Raises KeyRefused, NoRoute and django.db.Error."""
     token = bearer(request.headers.get("Authorization", ""))
     return attempt_calls.route(token, asked["model"]) if is_attempts(token) else routing.route(request, asked["model"])
@@ -174,15 +174,7 @@ def _send_on(
     route = way.route
     route.key()  # or there is nothing to begin
     sent = body_for(head["api"], route, asked, body)
-    if not slots.take():
-        with way.confirmed():
-            pass  # a refusal names the arm too
-        raise Refused(
-            503,
-            f"{slots.count} calls are under way in this process, which is as many as it takes; try again",
-            type="server_error",
-            code="gateway_busy",
-        )
+    _take_slot(way)
     journal, reply, is_handed_on = None, None, False
     try:
         if route.attempt:
@@ -223,6 +215,19 @@ def _send_on(
             if journal is not None:
                 journal.end({"how": "failed", "error": "the gateway itself failed; its log says why"})
                 recorder.put(journal)
+
+
+def _take_slot(way: Way) -> None:
+    """Raises Refused where all are taken, which names the arm too, and so Misguessed."""
+    if slots.take():
+        return
+    with way.confirmed():
+        raise Refused(
+            503,
+            f"{slots.count} calls are under way in this process, which is as many as it takes; try again",
+            type="server_error",
+            code="gateway_busy",
+        )
 
 
 @_door("GET")

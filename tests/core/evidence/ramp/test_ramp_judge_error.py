@@ -65,7 +65,7 @@ def test_no_line_of_harm_is_left_out() -> None:
     names = [cell.name for cell in harm_cells()]
     assert len(names) == 16
     assert any("unsafe" in name and "alpha 1%" in name for name in names)
-    assert "ramp, failed 0.3 to 0.4, share 10%, alpha 2%: within 5,440" in names
+    assert "ramp, failed 0.3 to 0.4, share 10%, alpha 1.7%: within 5,440" in names
 
 
 def test_a_watch_runs_as_long_as_promised_and_the_naive_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
-from flywheel.agents.splits.watched_splits import WatchedSplits
 from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.ingest.gateway import routing
 from flywheel.trajectories.ingest.gateway import upstream_connection as connections
@@ -52,8 +51,6 @@ def recorded(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> 
     monkeypatch.setattr(routing, "_away_until", 0.0)
     monkeypatch.setattr(routing, "TRUSTED_S", 0.0)
     monkeypatch.setattr(arm_choice, "submit", at_once)
-    monkeypatch.setattr(routing, "watched_splits", WatchedSplits(0.0))
-    monkeypatch.setattr(WatchedSplits, "watch", lambda *_: None)
     monkeypatch.setattr(journals, "YOUNG_S", 0.0)
     return put
 
