@@ -23,7 +23,7 @@ from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.ingest.gateway.arms import arm_choice
 from flywheel.trajectories.ingest.gateway.relay import Slots
 from flywheel.trajectories.models import Step, Trajectory
-from tests.agents.splits.splitting import renew, split_of
+from tests.agents.splits.splitting import renew, split_at
 from tests.conftest import Build, Cast
 from tests.trajectories.ingest.gateway.calls import (
     Headers,
@@ -51,12 +51,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def split(build: Build, upstream: Upstream) -> Split:
     """Between two versions, whose models are called after their arms."""
-    here = {"kind": "openai", "base_url": upstream.url}
-    live = build.version(endpoint={**here, "model": "live"})
-    candidate = build.version(endpoint={**here, "model": "candidate"}, system_prompt="Another")
-    live.agent.live = live
-    live.agent.save()
-    return split_of(live, candidate)
+    return split_at(build, upstream.url)
 
 
 def arm(client: Client, gate: Headers, upstream: Upstream, session: str, **body: Any) -> str:

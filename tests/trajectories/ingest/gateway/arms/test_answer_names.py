@@ -19,7 +19,7 @@ from flywheel.agents.splits.met_units import MetUnits
 from flywheel.core.evidence.ramp.ramp_plan import WHOLE
 from flywheel.trajectories.ingest.gateway.arms import answer_names, arm_choice
 from flywheel.trajectories.ingest.gateway.arms.answer_names import AnswerName
-from tests.agents.splits.splitting import split_of
+from tests.agents.splits.splitting import split_at
 from tests.conftest import Build, Cast
 from tests.trajectories.ingest.gateway.calls import Headers, respond, response, told_in_events
 from tests.trajectories.ingest.upstream import Answer, Seen, Upstream
@@ -45,12 +45,7 @@ def split(build: Build, upstream: Upstream) -> Split:
         return Answer(json.dumps(said).encode())
 
     upstream.say(say)
-    here = {"kind": "openai", "base_url": upstream.url}
-    live = build.version(endpoint={**here, "model": "live"})
-    candidate = build.version(endpoint={**here, "model": "candidate"}, system_prompt="Another")
-    live.agent.live = live
-    live.agent.save()
-    return split_of(live, candidate)
+    return split_at(build, upstream.url)
 
 
 def arm_and_name(client: Client, headers: Headers, text: str, **body: Any) -> tuple[str, str]:

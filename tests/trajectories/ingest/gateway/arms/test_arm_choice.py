@@ -23,7 +23,7 @@ from flywheel.trajectories.ingest.gateway.recorder import is_for_nobody
 from flywheel.trajectories.ingest.gateway.relay import Slots
 from flywheel.trajectories.ingest.gateway.routing import Route
 from flywheel.trajectories.models import Step, Trajectory
-from tests.agents.splits.splitting import split_of
+from tests.agents.splits.splitting import split_at
 from tests.conftest import Build
 from tests.trajectories.ingest.gateway.calls import Headers, ask
 from tests.trajectories.ingest.upstream import Answer, Seen, Upstream, completion, hello
@@ -68,12 +68,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch, recorded: list[Journal], upstream: 
 
 @pytest.fixture
 def split(build: Build, upstream: Upstream) -> Split:
-    here = {"kind": "openai", "base_url": upstream.url}
-    live = build.version(endpoint={**here, "model": "live"})
-    candidate = build.version(endpoint={**here, "model": "candidate"}, system_prompt="Another")
-    live.agent.live = live
-    live.agent.save()
-    return split_of(live, candidate)
+    return split_at(build, upstream.url)
 
 
 def named(split: Split, arm: str) -> str:

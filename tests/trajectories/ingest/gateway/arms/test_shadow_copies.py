@@ -13,7 +13,7 @@ from flywheel.trajectories.ingest.gateway.arms import shadow_copies
 from flywheel.trajectories.ingest.gateway.journals.journal import Journal
 from flywheel.trajectories.ingest.gateway.relay import Slots
 from flywheel.trajectories.models import Trajectory
-from tests.agents.splits.splitting import split_of
+from tests.agents.splits.splitting import split_at
 from tests.conftest import Build
 from tests.trajectories.ingest.gateway.calls import Headers, ask
 from tests.trajectories.ingest.upstream import Answer, Upstream, completion, hello
@@ -34,12 +34,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def split(build: Build, upstream: Upstream, waiting: list[Any]) -> Split:
-    here = {"kind": "openai", "base_url": upstream.url}
-    live = build.version(endpoint={**here, "model": "live"})
-    candidate = build.version(endpoint={**here, "model": "candidate"}, system_prompt="Another")
-    live.agent.live = live
-    live.agent.save()
-    made = split_of(live, candidate, share=0)
+    made = split_at(build, upstream.url, share=0)
     Shadow.objects.create(split=made, is_on=True, calls=3)
     return made
 
